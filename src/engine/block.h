@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/bytes.h"
+
+namespace lms {
+
+class Engine;
+
+/// Where a block's bytes are. Transitions happen in engine.cpp and nowhere else:
+///
+///   kFresh ──first unpin──► kResident ──► kLeaving ──► kAbsent ──► kArriving ──► kResident
+///
+/// kLeaving and kArriving belong to the one thread that moves the bytes; every other thread that
+/// needs the block waits for it.
+enum class BlockState : std::uint8_t {
+  kFresh,     ///< made, and not yet used as an operator's input: its maker may still hold pointers
+  kResident,  ///< on the device
+  kLeaving,   ///< being evicted
+  kAbsent,    ///< in a lower tier only
+  kArriving,  ///< being paged in
+};
+
+/// The bytes behind one tensor storage: the unit of residency. A device's adapter derives from it
+/// to keep what it needs to move the bytes. All members are guarded by the engine's lock, except
+/// that the thread in a transition may use the derived part without it.
+class Block {
+ public:
+  explicit Block(Bytes size) : size(size) {}
+  virtual ~Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  /// False once the storage that the block stands for is gone, where the adapter can tell only by
+  /// asking. Called under the engine's lock; must be cheap and must not call back.
+  [[nodiscard]] virtual bool alive() const { return true; }
+
+  Bytes size;
+  std::uint64_t id = 0;           ///< in order of creation, from 1; unique within an engine
+  BlockState state = BlockState::kFresh;
+  std::int32_t pins = 0;          ///< > 0: some operator or raw user needs the bytes on the device
+  bool copy_valid = false;        ///< clean: a lower tier holds these very bytes
+  bool has_copy = false;          ///< a lower tier holds a copy, valid or not
+  bool kept = false;              ///< stays resident until its storage dies
+  bool died = false;              ///< storage is gone; erased as soon as nobody uses the block
+
+  Engine* engine = nullptr;       ///< the engine that owns the block
+
+  // Links of the policy's list. Owned by the policy.
+  Block* newer = nullptr;
+  Block* older = nullptr;
+  bool listed = false;
+};
+
+}  // namespace lms

@@ -1,0 +1,381 @@
+#include "engine/engine.h"
+
+#include <utility>
+
+namespace lms {
+
+EngineLock::~EngineLock() {
+  if (lock_.owns_lock()) unlock();
+  dead_.clear();
+}
+
+void EngineLock::unlock() {
+  auto dead = std::exchange(dead_, {});
+  lock_.unlock();
+}
+
+Engine::Engine(Options options, Mover& mover, std::unique_ptr<Policy> policy, Meter* meter)
+    : options_(options), mover_(mover), meter_(meter), policy_(std::move(policy)) {}
+
+Engine::~Engine() = default;
+
+// Blocks
+
+Block& Engine::add(EngineLock& lock, std::unique_ptr<Block> block) {
+  (void)lock;
+  Block& added = *block;
+  added.id = next_id_++;
+  added.engine = this;
+  blocks_.emplace(&added, std::move(block));
+  stats_.blocks.add(1);
+  // Without a meter the bytes were counted by reserve().
+  if (meter_ != nullptr) stats_.device.add(added.size);
+  return added;
+}
+
+void Engine::remove(EngineLock& lock, Block& block) {
+  block.died = true;
+  if (block.pins > 0 || block.state == BlockState::kLeaving ||
+      block.state == BlockState::kArriving) {
+    policy_->withdraw(block);
+    return;
+  }
+  erase(lock, block);
+}
+
+void Engine::erase(EngineLock& lock, Block& block) {
+  policy_->withdraw(block);
+  if (block.state == BlockState::kAbsent) {
+    stats_.below.sub(block.size);
+  } else {
+    stats_.device.sub(block.size);
+  }
+  if (block.kept) stats_.kept.sub(block.size);
+  stats_.blocks.sub(1);
+  auto found = blocks_.find(&block);
+  lock.dead_.push_back(std::move(found->second));
+  blocks_.erase(found);
+}
+
+void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
+  bool all_here = true;
+  for (const Use& use : uses) {
+    Block& block = *use.block;
+    if (block.pins++ == 0) {
+      policy_->withdraw(block);
+      stats_.pinned.add(block.size);
+    }
+    all_here = all_here &&
+               (block.state == BlockState::kResident || block.state == BlockState::kFresh);
+  }
+  if (!all_here) {
+    try {
+      for (const Use& use : uses) bring_in(lock, *use.block);
+    } catch (...) {
+      unpin(lock, uses);
+      throw;
+    }
+  }
+  for (const Use& use : uses) {
+    Block& block = *use.block;
+    if (use.writes && block.has_copy) {
+      mover_.drop_copy(block);
+      block.has_copy = block.copy_valid = false;
+    }
+  }
+}
+
+void Engine::unpin(EngineLock& lock, std::span<const Use> uses) noexcept {
+  for (const Use& use : uses) {
+    Block& block = *use.block;
+    if (--block.pins > 0) continue;
+    stats_.pinned.sub(block.size);
+    if (block.state == BlockState::kFresh) block.state = BlockState::kResident;
+    const bool still = block.state == BlockState::kResident || block.state == BlockState::kAbsent;
+    if (block.died && still) {
+      erase(lock, block);
+    } else {
+      offer_if_free(block);
+    }
+  }
+}
+
+void Engine::keep(EngineLock& lock, Block& block) {
+  (void)lock;
+  if (block.kept) return;
+  block.kept = true;
+  policy_->withdraw(block);
+  stats_.kept.add(block.size);
+  if (block.has_copy) mover_.drop_copy(block);
+  block.has_copy = block.copy_valid = false;
+}
+
+void Engine::operator_ended(EngineLock& lock) {
+  ++stats_.operators;
+  if (paused_ > 0) return;
+  for (Block* block : policy_->after_operator()) {
+    // The lock is let go while a block moves: the next may have died or been pinned meanwhile.
+    if (blocks_.contains(block) && may_leave(*block)) send_out(lock, *block);
+  }
+}
+
+// Transitions
+
+bool Engine::may_leave(const Block& block) const {
+  return block.state == BlockState::kResident && block.pins == 0 && !block.kept && !block.died;
+}
+
+void Engine::offer_if_free(Block& block) {
+  if (may_leave(block)) policy_->offer(block);
+}
+
+void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state) {
+  block.state = state;
+  --in_transit_;
+  if (block.died && block.pins == 0) {
+    erase(lock, block);
+  } else {
+    offer_if_free(block);
+  }
+  moved_.notify_all();
+}
+
+void Engine::bring_in(EngineLock& lock, Block& block) {
+  while (block.state == BlockState::kLeaving || block.state == BlockState::kArriving) {
+    moved_.wait(lock.lock_);
+  }
+  if (block.state != BlockState::kAbsent) return;
+
+  block.state = BlockState::kArriving;
+  ++in_transit_;
+  bool counted = false;
+  std::optional<Bytes> copied;
+  try {
+    if (meter_ == nullptr) {
+      if (!make_room_until(lock, block.size, /*take=*/true)) {
+        throw OutOfMemory("a block of " + format_bytes(block.size) +
+                          " does not fit under the limit of " + format_bytes(options_.limit) +
+                          " beside the " + format_bytes(stats_.device.current) +
+                          " that cannot leave; a limit of at least " +
+                          format_bytes(stats_.device.current + block.size) + " would work");
+      }
+      counted = true;
+    }
+    lock.unlock();
+    copied = mover_.page_in(block, /*keep_copy=*/true);
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns()) lock.lock();
+    if (counted) stats_.device.sub(block.size);
+    finish_transition(lock, block, BlockState::kAbsent);
+    throw;
+  }
+  if (meter_ != nullptr) stats_.device.add(block.size);
+  stats_.below.sub(block.size);
+  block.copy_valid = block.has_copy;
+  if (copied) {
+    ++stats_.page_ins;
+    stats_.bytes_in += *copied;
+  } else {
+    block.died = true;
+  }
+  finish_transition(lock, block, BlockState::kResident);
+}
+
+Bytes Engine::send_out(EngineLock& lock, Block& block) {
+  if (!block.alive()) {
+    erase(lock, block);
+    return 0;
+  }
+  policy_->withdraw(block);
+  block.state = BlockState::kLeaving;
+  ++in_transit_;
+  const bool clean = block.copy_valid;
+  const Bytes size = block.size;
+  std::optional<Bytes> copied;
+  for (bool retried = false;;) {
+    try {
+      lock.unlock();
+      if (clean && options_.verify && !mover_.copy_matches(block)) {
+        throw Error("a block of " + format_bytes(size) +
+                    " was written by an operator that does not declare it: its copy is stale");
+      }
+      copied = mover_.page_out(block, clean);
+      lock.lock();
+      break;
+    } catch (const TierFull&) {
+      if (!lock.owns()) lock.lock();
+      collect_dead(lock);
+      if (!retried && drop_copies(lock, size) > 0) {
+        retried = true;
+        continue;
+      }
+      finish_transition(lock, block, BlockState::kResident);
+      throw;
+    } catch (...) {
+      if (!lock.owns()) lock.lock();
+      finish_transition(lock, block, BlockState::kResident);
+      throw;
+    }
+  }
+  if (!copied) {
+    block.died = true;
+    finish_transition(lock, block, BlockState::kResident);
+    return 0;
+  }
+  stats_.device.sub(size);
+  stats_.below.add(size);
+  block.has_copy = block.copy_valid = true;
+  ++stats_.evictions;
+  if (clean) ++stats_.clean_evictions;
+  stats_.bytes_out += *copied;
+  finish_transition(lock, block, BlockState::kAbsent);
+  return size;
+}
+
+// Memory
+
+bool Engine::make_room(EngineLock& lock, Bytes bytes) {
+  return make_room_until(lock, bytes, /*take=*/false);
+}
+
+bool Engine::reserve(EngineLock& lock, Bytes bytes) {
+  return make_room_until(lock, bytes, /*take=*/true);
+}
+
+void Engine::unreserve(EngineLock& lock, Bytes bytes) {
+  (void)lock;
+  stats_.device.sub(bytes);
+}
+
+bool Engine::make_room_until(EngineLock& lock, Bytes bytes, bool take) {
+  for (;;) {
+    Bytes used = stats_.device.current;
+    if (meter_ != nullptr) {
+      lock.unlock();
+      used = meter_->in_use();
+      lock.lock();
+    }
+    if (used + bytes <= options_.limit) {
+      if (take) stats_.device.add(bytes);
+      return true;
+    }
+    Block* block = paused_ > 0 ? nullptr : policy_->victim(used + bytes - options_.limit);
+    if (block != nullptr) {
+      send_out(lock, *block);
+      continue;
+    }
+    // Another thread's eviction may be about to give its memory back. An arrival does not.
+    bool leaving = false;
+    if (in_transit_ > 0) {
+      for (const auto& [other, owned] : blocks_) {
+        leaving = leaving || other->state == BlockState::kLeaving;
+      }
+    }
+    if (!leaving) return false;
+    moved_.wait(lock.lock_);
+  }
+}
+
+Bytes Engine::reclaim(EngineLock& lock, Bytes bytes) {
+  Bytes left = 0;
+  while (left < bytes && paused_ == 0) {
+    Block* block = policy_->victim(bytes - left);
+    if (block == nullptr) break;
+    left += send_out(lock, *block);
+  }
+  return left;
+}
+
+Bytes Engine::reclaim_one(EngineLock& lock, Bytes least, Bytes most) {
+  while (paused_ == 0) {
+    Block* block = policy_->victim_of_size(least, most);
+    if (block == nullptr) return 0;
+    if (const Bytes left = send_out(lock, *block); left > 0) return left;
+  }
+  return 0;
+}
+
+bool Engine::evict(EngineLock& lock, Block& block) {
+  return paused_ == 0 && may_leave(block) && send_out(lock, block) > 0;
+}
+
+Bytes Engine::return_all(EngineLock& lock) {
+  for (;;) {
+    Block* absent = nullptr;
+    for (const auto& [block, owned] : blocks_) {
+      if (block->state == BlockState::kAbsent && !block->died) {
+        absent = block;
+        break;
+      }
+    }
+    if (absent == nullptr) break;
+    const Use use{absent, false};
+    try {
+      pin(lock, {&use, 1});
+    } catch (const std::exception&) {
+      break;
+    }
+    unpin(lock, {&use, 1});
+  }
+  return stats_.below.current;
+}
+
+Bytes Engine::drop_copies(EngineLock& lock, Bytes bytes) {
+  (void)lock;
+  Bytes freed = 0;
+  for (const auto& [block, owned] : blocks_) {
+    if (freed >= bytes) break;
+    if (block->state != BlockState::kResident || !block->has_copy) continue;
+    mover_.drop_copy(*block);
+    block->has_copy = block->copy_valid = false;
+    freed += block->size;
+  }
+  return freed;
+}
+
+void Engine::collect_dead(EngineLock& lock) {
+  std::vector<Block*> dead;
+  for (const auto& [block, owned] : blocks_) {
+    const bool still =
+        block->state == BlockState::kResident || block->state == BlockState::kFresh;
+    if (still && block->pins == 0 && !block->alive()) dead.push_back(block);
+  }
+  for (Block* block : dead) erase(lock, *block);
+}
+
+// Settings and facts
+
+void Engine::set_policy(EngineLock& lock, std::unique_ptr<Policy> policy) {
+  (void)lock;
+  std::vector<Block*> offered;
+  policy_->for_each([&](Block& block) { offered.push_back(&block); });
+  for (Block* block : offered) policy_->withdraw(*block);
+  policy_ = std::move(policy);
+  for (Block* block : offered) policy_->offer(*block);
+}
+
+void Engine::reset_peak(EngineLock& lock) {
+  (void)lock;
+  for (Counter* counter :
+       {&stats_.device, &stats_.below, &stats_.blocks, &stats_.pinned, &stats_.kept}) {
+    counter->reset_peak();
+  }
+}
+
+Bytes Engine::immovable(EngineLock& lock) const {
+  (void)lock;
+  Bytes sum = 0;
+  for (const auto& [block, owned] : blocks_) {
+    if (block->state == BlockState::kAbsent) continue;
+    if (!may_leave(*block)) sum += block->size;
+  }
+  return sum;
+}
+
+void Engine::for_each(EngineLock& lock, const std::function<void(Block&)>& visit) {
+  (void)lock;
+  for (const auto& [block, owned] : blocks_) visit(*block);
+}
+
+}  // namespace lms

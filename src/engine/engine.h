@@ -1,0 +1,147 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/block.h"
+#include "engine/mover.h"
+#include "engine/policy.h"
+#include "engine/stats.h"
+
+namespace lms {
+
+/// Proof that an engine's lock is held. Blocks erased while it is held are destroyed after it is
+/// let go, because their destructors may call into the framework.
+class EngineLock {
+ public:
+  explicit EngineLock(std::mutex& mutex) : lock_(mutex) {}
+  ~EngineLock();
+  EngineLock(EngineLock&&) = delete;
+
+  void unlock();
+  void lock() { lock_.lock(); }
+  [[nodiscard]] bool owns() const { return lock_.owns_lock(); }
+
+ private:
+  friend class Engine;
+  std::unique_lock<std::mutex> lock_;
+  std::vector<std::unique_ptr<Block>> dead_;
+};
+
+/// One use of a block by an operator.
+struct Use {
+  Block* block;
+  bool writes;
+};
+
+/// The state of every block of one device, and the only place where it changes. Knows neither the
+/// framework nor the device: a Mover moves, a Policy chooses.
+///
+/// Thread-safe. Functions that take an EngineLock expect it held and return with it held, but may
+/// let it go in between (they say so); no call into the mover's page_out and page_in, or into the
+/// framework's allocator, is made under it.
+class Engine {
+ public:
+  struct Options {
+    Bytes limit = 0;        ///< budget of device bytes
+    bool verify = false;    ///< check every clean eviction against the copy
+  };
+
+  /// `meter` null: the engine counts its own blocks against the limit. Both must outlive it.
+  Engine(Options options, Mover& mover, std::unique_ptr<Policy> policy, Meter* meter = nullptr);
+  ~Engine();
+
+  [[nodiscard]] EngineLock lock() { return EngineLock(mutex_); }
+
+  // Blocks -------------------------------------------------------------------------------------
+
+  /// Takes a block whose bytes are on the device. It is not evicted before its first unpin.
+  /// With a meter of its own the engine counts it at once; reserve() first.
+  Block& add(EngineLock& lock, std::unique_ptr<Block> block);
+  /// The storage is gone (or is no longer the adapter's). The block must not be used afterwards:
+  /// it is erased now, or by whoever still moves or pins it.
+  void remove(EngineLock& lock, Block& block);
+
+  /// Makes all blocks resident and holds them there, as one: either all are pinned or, on an
+  /// exception (OutOfMemory, TierFull), none. A block may occur several times. A use that writes
+  /// makes the copy below stale. Lets the lock go while bytes move.
+  void pin(EngineLock& lock, std::span<const Use> uses);
+  /// Undoes one pin of each. Never lets the lock go.
+  void unpin(EngineLock& lock, std::span<const Use> uses) noexcept;
+  /// From now on the block stays resident until it dies; it must be pinned or resident.
+  void keep(EngineLock& lock, Block& block);
+
+  /// An outermost operator has ended (its blocks are unpinned): the policy's moment.
+  void operator_ended(EngineLock& lock);
+
+  // Memory -------------------------------------------------------------------------------------
+
+  /// Evicts until `bytes` more fit under the limit. False if they cannot: everything that may
+  /// leave has left. Throws TierFull if a lower tier is full. Lets the lock go.
+  bool make_room(EngineLock& lock, Bytes bytes);
+  /// make_room, and counts the bytes as used in the same moment (engines without a meter).
+  bool reserve(EngineLock& lock, Bytes bytes);
+  void unreserve(EngineLock& lock, Bytes bytes);
+  /// Evicts blocks until at least `bytes` have left, or none may. Returns what left. Lets the lock go.
+  Bytes reclaim(EngineLock& lock, Bytes bytes);
+  /// Evicts one block of a size in [least, most], if there is one. Lets the lock go.
+  Bytes reclaim_one(EngineLock& lock, Bytes least, Bytes most);
+  /// Evicts this block if it may leave now. Lets the lock go.
+  bool evict(EngineLock& lock, Block& block);
+  /// Brings every absent block back, unless it does not fit: returns the bytes still absent.
+  Bytes return_all(EngineLock& lock);
+
+  /// Gives clean copies of resident blocks back until `bytes` are free below. Returns the sum.
+  Bytes drop_copies(EngineLock& lock, Bytes bytes);
+  /// Erases the blocks whose storages have died unnoticed. Cost: linear in the number of blocks.
+  void collect_dead(EngineLock& lock);
+
+  /// While paused nothing is evicted (a graph capture is recording addresses). Counts.
+  void pause(EngineLock& lock) { ++paused_; (void)lock; }
+  void resume(EngineLock& lock) { --paused_; (void)lock; }
+  [[nodiscard]] bool paused(EngineLock& lock) const { (void)lock; return paused_ > 0; }
+
+  // Settings and facts -------------------------------------------------------------------------
+
+  void set_policy(EngineLock& lock, std::unique_ptr<Policy> policy);
+  void set_options(EngineLock& lock, Options options) { options_ = options; (void)lock; }
+  [[nodiscard]] Options options(EngineLock& lock) const { (void)lock; return options_; }
+  [[nodiscard]] EngineStats stats(EngineLock& lock) const { (void)lock; return stats_; }
+  void reset_peak(EngineLock& lock);
+  /// Bytes on the device that cannot leave now: pinned, kept, or not yet used.
+  [[nodiscard]] Bytes immovable(EngineLock& lock) const;
+  void for_each(EngineLock& lock, const std::function<void(Block&)>& visit);
+
+ private:
+  bool make_room_until(EngineLock& lock, Bytes bytes, bool take);
+  void bring_in(EngineLock& lock, Block& block);
+  /// Returns the bytes that left the device (0: the block may not leave, or has died).
+  Bytes send_out(EngineLock& lock, Block& block);
+  [[nodiscard]] bool may_leave(const Block& block) const;
+  void finish_transition(EngineLock& lock, Block& block, BlockState state);
+  void offer_if_free(Block& block);
+  void erase(EngineLock& lock, Block& block);
+  void count_device(Bytes delta);
+
+  Options options_;
+  Mover& mover_;
+  Meter* meter_;
+  std::unique_ptr<Policy> policy_;
+
+  std::mutex mutex_;
+  std::condition_variable moved_;  ///< some block has left kLeaving or kArriving
+  std::unordered_map<Block*, std::unique_ptr<Block>> blocks_;
+  std::uint64_t next_id_ = 1;
+  std::int64_t in_transit_ = 0;
+  std::int64_t paused_ = 0;
+  EngineStats stats_;
+};
+
+}  // namespace lms

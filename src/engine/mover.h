@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+
+#include "engine/block.h"
+
+namespace lms {
+
+/// How the bytes of one device's blocks move. The engine decides *when*; a mover knows *how*.
+///
+/// page_out and page_in are called without the engine's lock, by one thread per block at a time
+/// (the block is kLeaving or kArriving). They may call into the framework's allocator.
+class Mover {
+ public:
+  virtual ~Mover() = default;
+
+  /// Moves the bytes off the device. With `clean` the lower copy is valid and nothing is copied.
+  /// Afterwards the block has a valid copy below and holds no device memory.
+  /// Returns the bytes copied, or nothing if the block may not leave after all (its storage died
+  /// or is no longer the adapter's): the engine then forgets the block.
+  /// Throws TierFull with nothing changed.
+  virtual std::optional<Bytes> page_out(Block& block, bool clean) = 0;
+
+  /// Brings the bytes back. The copy below stays as a clean copy if `keep_copy`, and the mover
+  /// sets `block.has_copy` accordingly. Returns the bytes copied, or nothing if the storage is no
+  /// longer the adapter's. Throws OutOfMemory or TierFull with nothing changed.
+  virtual std::optional<Bytes> page_in(Block& block, bool keep_copy) = 0;
+
+  /// Gives the lower copy of a resident block back. Called under the engine's lock; must be cheap
+  /// and must not call back.
+  virtual void drop_copy(Block& block) noexcept = 0;
+
+  /// Compares a clean block's bytes with its copy (LMS_VERIFY). True when equal. Without a lock.
+  virtual bool copy_matches(Block& block) = 0;
+};
+
+/// Reads how many bytes of a device are in use, where the engine does not do the counting itself.
+class Meter {
+ public:
+  virtual ~Meter() = default;
+  /// Called without the engine's lock.
+  [[nodiscard]] virtual Bytes in_use() const = 0;
+};
+
+}  // namespace lms
