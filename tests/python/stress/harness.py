@@ -1,0 +1,123 @@
+"""Runs a program in plain PyTorch and managed, and holds the two against each other.
+
+Setting ``STRESS_REFERENCE_ONLY=1`` runs the plain halves alone, for a machine without
+``torch_lms``; without it, a package that cannot be imported is a failure and not a skip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from .compare import Bits, bits_of, differences
+from .registry import Program, Result
+
+REFERENCE_ONLY = os.environ.get("STRESS_REFERENCE_ONLY") == "1"
+UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def lms() -> Any:
+    """The package under test; skips where only the plain halves were asked for."""
+    if REFERENCE_ONLY:
+        pytest.skip("the plain half ran; STRESS_REFERENCE_ONLY is set")
+    import torch_lms
+
+    return torch_lms
+
+
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Environment variables for the length of a block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def managed(
+    device: str, *, stress: bool = False, min_block: int | str = "4KiB", **settings: Any
+) -> Iterator[Any]:
+    """``enable`` on entry and ``disable`` on exit, whatever happened in between."""
+    package = lms()
+    with environment(LMS_STRESS="1" if stress else "0"):
+        package.enable(min_block=min_block, device=device, **settings)
+    try:
+        yield package
+    finally:
+        package.disable()
+
+
+def settle(device: str) -> None:
+    """Wait for the device, so that what follows sees finished work."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+@functools.cache
+def _two_plain_runs(program: Program, device: str) -> tuple[Bits, list[str]]:
+    first = bits_of(program.run(device))
+    return first, differences(first, bits_of(program.run(device)))
+
+
+def plain_bits(program: Program, device: str) -> Bits:
+    """The program's result in plain PyTorch; skips where two plain runs differ."""
+    first, wrong = _two_plain_runs(program, device)
+    assert first, "the program returned nothing to compare"
+    if wrong:
+        pytest.skip(f"two plain runs differ, so there is nothing to compare with: {wrong[:3]}")
+    return first
+
+
+def check_same(expected: Bits, actual: Bits, when: str) -> None:
+    """Fail with the paths that differ."""
+    wrong = differences(expected, actual)
+    assert not wrong, f"{when}: {len(wrong)} of {len(expected)} differ: " + "; ".join(wrong[:8])
+
+
+def run_managed(program: Program, device: str, expected: Bits, **settings: Any) -> dict[str, int]:
+    """Run under LMS and compare, both before and after ``disable()``; the statistics."""
+    with managed(device, **settings) as package:
+        result: Result = program.run(device)
+        check_same(expected, bits_of(result), f"{program.name}, managed")
+        settle(device)
+        stats = dict(package.memory_stats(device))
+    check_same(expected, bits_of(result), f"{program.name}, after disable()")
+    return stats
+
+
+def parse_bytes(text: str) -> int:
+    """``1.5 MiB`` or ``4096 bytes`` as a number of bytes, rounded up."""
+    match = re.fullmatch(r"\s*([\d.,_]+)\s*([KMGT]?i?B?)(?:ytes)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"not a number of bytes: {text!r}")
+    number = float(match.group(1).replace(",", "").replace("_", ""))
+    unit = UNITS[match.group(2).upper()]
+    # A printed value is rounded: one unit of its last digit covers what was cut off.
+    digits = len(match.group(1).partition(".")[2])
+    slack = 0 if unit == 1 else unit / 10**digits
+    return int(number * unit + slack) + 1
+
+
+def smallest_workable_limit(error: BaseException) -> int:
+    """The limit that an out-of-memory error says would do."""
+    match = re.search(
+        r"smallest workable limit\D{0,20}?([\d.,_]+\s*(?:[KMGT]iB|bytes|B)?)",
+        str(error),
+        re.IGNORECASE,
+    )
+    assert match, f"the error does not name the smallest workable limit: {error}"
+    return parse_bytes(match.group(1).rstrip(".,"))

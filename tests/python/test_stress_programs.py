@@ -1,0 +1,84 @@
+"""Every program, plain and with every block evicted after every operator: the same bits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+from stress import harness
+from stress.programs import PROGRAMS, Program
+from stress.registry import seed
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def _cases() -> list[object]:
+    cases = []
+    for item in PROGRAMS.values():
+        for device in item.devices:
+            marks = [pytest.mark.gpu] if device == "cuda" else []
+            if item.slow:
+                marks.append(pytest.mark.slow)
+            cases.append(pytest.param(item, device, id=f"{item.name}-{device}", marks=marks))
+    return cases
+
+
+def _require(item: Program, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if "triton" in item.needs:
+        pytest.importorskip("triton")
+    if "compiler" in item.needs and not (shutil.which("g++") or shutil.which("c++")):
+        pytest.skip("no C++ compiler for Inductor")
+
+
+@pytest.fixture(autouse=True)
+def repeatable() -> Iterator[None]:
+    """cuDNN's and cuBLAS's repeatable algorithms, so that there is something to compare."""
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    seed()
+    yield
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+
+
+@pytest.mark.parametrize(("item", "device"), _cases())
+def test_evict_everything(item: Program, device: str) -> None:
+    """Stress mode: results, gradients, weights and optimizer state agree to the last bit."""
+    _require(item, device)
+    expected = harness.plain_bits(item, device)
+    stats = harness.run_managed(item, device, expected, stress=True)
+    if item.evicts:
+        assert stats["evictions"] > 0, "nothing was evicted, so the comparison shows nothing"
+        assert stats["page_ins"] > 0, "nothing came back, so the comparison shows nothing"
+
+
+def _tight_cases() -> list[object]:
+    return [case for case in _cases() if case.values[0].tight and not case.values[0].slow]
+
+
+@pytest.mark.parametrize(("item", "device"), _tight_cases())
+def test_tight_limit(item: Program, device: str) -> None:
+    """Reactive reclaim under half of the peak, or under the least that the program can run in."""
+    _require(item, device)
+    expected = harness.plain_bits(item, device)
+    roomy = harness.run_managed(item, device, expected, limit="64GiB" if device == "cpu" else None)
+    peak = roomy["device.bytes.peak"]
+    limit = peak // 2
+    for _ in range(6):
+        try:
+            stats = harness.run_managed(item, device, expected, limit=limit)
+            break
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            # The promise under test: the named limit suffices for the operator that failed. A later
+            # operator may need more still, and then names its own.
+            larger = harness.smallest_workable_limit(error)
+            assert larger > limit, f"the error names {larger}, which is not above {limit}: {error}"
+            limit = larger
+    else:
+        pytest.fail(f"still out of memory at {limit} of {peak} bytes")
+    assert stats["device.bytes.peak"] <= limit, "the limit was not kept"
+    if limit < peak:
+        assert stats["evictions"] > 0, f"peak {peak}, limit {limit}, and nothing left the device"
