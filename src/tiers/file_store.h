@@ -81,6 +81,9 @@ class FileStore {
   /// For mapping extents: mmap(..., fd(), slot.offset()).
   [[nodiscard]] int fd() const;
 
+  /// Whether this process is a child of the one that made the store.
+  [[nodiscard]] bool in_child() const noexcept;
+
   [[nodiscard]] Stats stats() const;
   void reset_peak();
   void set_limit(Bytes limit);
@@ -111,6 +114,8 @@ class FileSlot {
   [[nodiscard]] Bytes offset() const { return offset_; }
   /// The size that was asked for.
   [[nodiscard]] Bytes size() const { return size_; }
+  /// The file; -1 for an empty slot. Async-signal-safe.
+  [[nodiscard]] int fd() const noexcept;
   explicit operator bool() const { return impl_ != nullptr; }
 
   /// Frees the extent (or puts it into quarantine); empty afterwards.

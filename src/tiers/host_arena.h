@@ -10,8 +10,8 @@
 namespace lms {
 
 /// Makes host memory fast for a device (pins it). The base class does nothing: ordinary memory.
-/// Called from whichever thread needs a segment, one segment at a time, with no lock of the arena
-/// held that acquiring or returning a slot would need.
+/// Called from whichever thread needs a segment, one segment at a time, while other threads may take
+/// slots from segments already there and return them. Must not call back into the arena.
 class HostPinning {
  public:
   HostPinning() = default;
@@ -81,7 +81,7 @@ class HostArena {
   HostArena& operator=(HostArena&&) noexcept;
 
   /// A slot of at least `n` bytes (n >= 0), aligned to 4 KiB, contents unspecified. Takes the
-  /// smallest free range that fits; else maps a segment; else gives wholly free segments back if
+  /// smallest free range that fits; else looks which fences are done; else maps a segment; else gives wholly free segments back if
   /// that makes room for one; else waits for fences of released slots, oldest first; else throws
   /// TierFull (wanted, held, limit), with every live slot untouched.
   [[nodiscard]] HostSlot acquire(Bytes n);

@@ -1,0 +1,386 @@
+#include "tiers/host_arena.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "tiers/extent_map.h"
+#include "tiers/mapped_memory.h"
+
+namespace lms {
+namespace {
+
+/// One registration: mapped, touched, pinned; all of it undone on destruction.
+class Segment {
+ public:
+  Segment(MappedMemory memory, std::shared_ptr<HostPinning> pinning)
+      : memory_(std::move(memory)), pinning_(std::move(pinning)) {
+    free.put(0, size());
+    if (pinning_) pinning_->pin(memory_.data(), static_cast<std::size_t>(size()));
+  }
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() {
+    if (pinning_) pinning_->unpin(memory_.data(), static_cast<std::size_t>(size()));
+  }
+
+  [[nodiscard]] char* data() const { return static_cast<char*>(memory_.data()); }
+  [[nodiscard]] Bytes size() const { return memory_.size(); }
+  [[nodiscard]] bool idle() const { return free.free_bytes() == size(); }
+
+  ExtentMap free;
+
+ private:
+  MappedMemory memory_;
+  std::shared_ptr<HostPinning> pinning_;
+};
+
+using Segments = std::map<char*, std::unique_ptr<Segment>>;
+
+struct Pending {
+  char* data;
+  Bytes size;
+  FencePtr fence;
+};
+
+Bytes round_down(Bytes n, Bytes unit) { return n / unit * unit; }
+
+Bytes slot_bytes(Bytes n) {
+  return round_up(std::max<Bytes>(n, 1), HostArena::kAlignment);
+}
+
+}  // namespace
+
+HostPinning::~HostPinning() = default;
+void HostPinning::pin(void* /*p*/, std::size_t /*n*/) {}
+void HostPinning::unpin(void* /*p*/, std::size_t /*n*/) noexcept {}
+
+Fence::~Fence() = default;
+
+class HostArena::Impl {
+ public:
+  Impl(Options options, std::shared_ptr<HostPinning> pinning)
+      : options_(std::move(options)), pinning_(std::move(pinning)) {
+    if (options_.limit < 0) throw BadSetting("host arena: the limit must not be negative");
+    if (options_.step <= 0) throw BadSetting("host arena: the step must be positive");
+    options_.limit = round_down(options_.limit, kAlignment);
+    options_.step = round_up(options_.step, kAlignment);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    // A device may still be copying into released slots.
+    for (auto& pending : pending_) wait_quietly(*pending.fence);
+  }
+
+  static HostSlot acquire(const std::shared_ptr<Impl>& self, Bytes n) {
+    if (n < 0) throw BadSetting("host arena: a negative size was asked for");
+    HostSlot slot;
+    slot.data_ = self->obtain(n);
+    slot.size_ = n;
+    slot.impl_ = self;
+    self->warn_once();
+    return slot;
+  }
+
+  void release(void* data, Bytes n, FencePtr fence) noexcept {
+    const Bytes size = slot_bytes(n);
+    Segments gone;
+    {
+      const std::lock_guard lock(mutex_);
+      used_ -= size;
+      ++returns_;
+      if (fence) {
+        pending_bytes_ += size;
+        pending_.push_back({static_cast<char*>(data), size, std::move(fence)});
+      } else {
+        put_back(static_cast<char*>(data), size);
+        if (reserved_ > options_.limit) take_idle(reserved_ - options_.limit, gone);
+      }
+    }
+    give_back(gone);
+  }
+
+  [[nodiscard]] Stats stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_locked();
+  }
+
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    peak_used_ = used_;
+  }
+
+  void set_limit(Bytes limit) {
+    if (limit < 0) throw BadSetting("host arena: the limit must not be negative");
+    std::vector<FencePtr> done;
+    Segments gone;
+    {
+      const std::lock_guard lock(mutex_);
+      recycle(done);
+      options_.limit = round_down(limit, kAlignment);
+      warned_ = false;
+      if (reserved_ > options_.limit) take_idle(reserved_ - options_.limit, gone);
+    }
+    give_back(gone);
+  }
+
+  void trim() noexcept {
+    std::vector<FencePtr> done;
+    Segments gone;
+    {
+      const std::lock_guard lock(mutex_);
+      try {
+        recycle(done);
+      } catch (const std::exception&) {
+        // A fence that cannot be asked keeps its memory.
+      }
+      take_idle(std::numeric_limits<Bytes>::max(), gone);
+    }
+    give_back(gone);
+  }
+
+ private:
+  char* obtain(Bytes n) {
+    if (n > std::numeric_limits<Bytes>::max() - kAlignment) throw_full(n);
+    const Bytes size = slot_bytes(n);
+    for (;;) {
+      std::uint64_t seen = 0;
+      {
+        std::vector<FencePtr> done;
+        const std::lock_guard lock(mutex_);
+        if (char* data = take(size)) return data;
+        recycle(done);
+        if (char* data = take(size)) return data;
+        seen = returns_;
+      }
+      if (char* data = grow(size)) return data;
+      FencePtr oldest;
+      {
+        const std::lock_guard lock(mutex_);
+        if (!pending_.empty()) {
+          oldest = pending_.front().fence;
+          ++fence_waits_;
+        } else if (returns_ != seen) {
+          continue;
+        }
+      }
+      if (!oldest) throw_full(size);
+      oldest->wait();
+    }
+  }
+
+  // Returns the fences of what it recycled, to be dropped by the caller without the lock.
+  void recycle(std::vector<FencePtr>& done) {
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      if (!it->fence->done()) {
+        ++it;
+        continue;
+      }
+      done.push_back(std::move(it->fence));
+      pending_bytes_ -= it->size;
+      put_back(it->data, it->size);
+      ++returns_;
+      it = pending_.erase(it);
+    }
+  }
+
+  char* take(Bytes size) {
+    Segment* best = nullptr;
+    Bytes best_fit = 0;
+    for (auto& [data, segment] : segments_) {
+      const auto fit = segment->free.fit(size);
+      if (fit && (best == nullptr || *fit < best_fit)) {
+        best = segment.get();
+        best_fit = *fit;
+      }
+    }
+    return best == nullptr ? nullptr : cut(*best, size);
+  }
+
+  char* cut(Segment& segment, Bytes size) {
+    const auto offset = segment.free.take(size);
+    used_ += size;
+    peak_used_ = std::max(peak_used_, used_);
+    return segment.data() + offset.value();
+  }
+
+  void put_back(char* data, Bytes size) {
+    const auto it = std::prev(segments_.upper_bound(data));
+    it->second->free.put(data - it->first, size);
+  }
+
+  // Moves idle segments of `wanted` bytes or more (as far as there are any) to `gone`. They stay
+  // counted as reserved until give_back() has unmapped them.
+  void take_idle(Bytes wanted, Segments& gone) noexcept {
+    for (auto it = segments_.begin(); it != segments_.end() && wanted > 0;) {
+      const auto next = std::next(it);
+      if (it->second->idle()) {
+        wanted -= it->second->size();
+        gone.insert(segments_.extract(it));
+      }
+      it = next;
+    }
+  }
+
+  void give_back(Segments& gone) noexcept {
+    if (gone.empty()) return;
+    Bytes size = 0;
+    for (const auto& [data, segment] : gone) size += segment->size();
+    gone.clear();
+    const std::lock_guard lock(mutex_);
+    reserved_ -= size;
+  }
+
+  // Maps a segment that holds `size` bytes and takes them from it; null when the limit forbids.
+  char* grow(Bytes size) {
+    const std::lock_guard growing(grow_mutex_);
+    Segments gone;
+    {
+      const std::lock_guard lock(mutex_);
+      // Another thread may have grown it while this one waited.
+      if (char* data = take(size)) return data;
+      const Bytes room = options_.limit - reserved_;
+      if (room < size) {
+        Bytes idle = 0;
+        for (const auto& [data, segment] : segments_) {
+          if (segment->idle()) idle += segment->size();
+        }
+        if (room + idle < size) return nullptr;
+        take_idle(size - room, gone);
+      }
+    }
+    give_back(gone);
+
+    Bytes segment_size = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      const Bytes room = options_.limit - reserved_;
+      if (room < size) return nullptr;
+      segment_size = std::min(std::max(options_.step, size), room);
+      reserved_ += segment_size;
+    }
+    Bytes counted = segment_size;
+    try {
+      auto memory = MappedMemory::anonymous(segment_size);
+      if (!memory) memory = MappedMemory::anonymous(size);
+      if (!memory) {
+        throw TierFull("host arena: the system refused to map " + format_bytes(size) + ": " +
+                       std::strerror(errno));
+      }
+      memory.prefer_node(options_.numa_node);
+      memory.touch(options_.touch_threads);
+      auto segment = std::make_unique<Segment>(std::move(memory), pinning_);
+
+      const std::lock_guard lock(mutex_);
+      Segment& added = *segment;
+      segments_.emplace(added.data(), std::move(segment));
+      reserved_ -= std::exchange(counted, 0) - added.size();
+      return cut(added, size);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      reserved_ -= counted;
+      throw;
+    }
+  }
+
+  void warn_once() {
+    Stats now;
+    {
+      const std::lock_guard lock(mutex_);
+      if (warned_ || !options_.on_high_water || used_ <= options_.limit / 10 * 9) return;
+      warned_ = true;
+      now = stats_locked();
+    }
+    options_.on_high_water(now);
+  }
+
+  [[nodiscard]] Stats stats_locked() const {
+    Stats s;
+    s.limit = options_.limit;
+    s.reserved = reserved_;
+    s.used = used_;
+    s.pending = pending_bytes_;
+    s.peak_used = peak_used_;
+    s.segments = static_cast<int>(segments_.size());
+    s.fence_waits = fence_waits_;
+    if (pinning_) {
+      for (const auto& [data, segment] : segments_) s.pinned += segment->size();
+    }
+    return s;
+  }
+
+  [[noreturn]] void throw_full(Bytes size) const {
+    const Stats s = stats();
+    throw TierFull("host arena is full: wanted " + format_bytes(size) + " in one piece, " +
+                   format_bytes(s.used) + " in use, " + format_bytes(s.reserved) +
+                   " held, limit " + format_bytes(s.limit));
+  }
+
+  static void wait_quietly(Fence& fence) noexcept {
+    try {
+      fence.wait();
+    } catch (const std::exception&) {
+      // The device has failed: nothing of it can be running any more.
+    }
+  }
+
+  // Held while a segment is made; taken before mutex_, which is never held across a system call.
+  std::mutex grow_mutex_;
+  mutable std::mutex mutex_;
+  Options options_;
+  std::shared_ptr<HostPinning> pinning_;
+  Segments segments_;
+  std::deque<Pending> pending_;
+  Bytes reserved_ = 0;
+  Bytes used_ = 0;
+  Bytes peak_used_ = 0;
+  Bytes pending_bytes_ = 0;
+  std::uint64_t returns_ = 0;  // slots that became free: tells a waiter to look again
+  std::int64_t fence_waits_ = 0;
+  bool warned_ = false;
+};
+
+HostArena::HostArena(Options options, std::shared_ptr<HostPinning> pinning)
+    : impl_(std::make_shared<Impl>(std::move(options), std::move(pinning))) {}
+HostArena::~HostArena() = default;
+HostArena::HostArena(HostArena&&) noexcept = default;
+HostArena& HostArena::operator=(HostArena&&) noexcept = default;
+
+HostSlot HostArena::acquire(Bytes n) { return Impl::acquire(impl_, n); }
+HostArena::Stats HostArena::stats() const { return impl_->stats(); }
+void HostArena::reset_peak() { impl_->reset_peak(); }
+void HostArena::set_limit(Bytes limit) { impl_->set_limit(limit); }
+void HostArena::trim() noexcept { impl_->trim(); }
+
+HostSlot::HostSlot(HostSlot&& other) noexcept
+    : impl_(std::move(other.impl_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+HostSlot& HostSlot::operator=(HostSlot&& other) noexcept {
+  if (this != &other) {
+    release(nullptr);
+    impl_ = std::move(other.impl_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+void HostSlot::release(FencePtr fence) noexcept {
+  const auto impl = std::move(impl_);
+  if (!impl) return;
+  impl->release(std::exchange(data_, nullptr), std::exchange(size_, 0), std::move(fence));
+}
+
+}  // namespace lms

@@ -1,0 +1,130 @@
+#include "tiers/paged_region.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "tiers/mapped_memory.h"
+
+namespace lms {
+
+PagedRegion PagedRegion::make(Bytes n) {
+  if (n < 0) throw BadSetting("paged region: a negative size was asked for");
+  const Bytes most = std::numeric_limits<Bytes>::max() - MappedMemory::kPage;
+  MappedMemory memory;
+  errno = ENOMEM;
+  if (n <= most) {
+    memory = MappedMemory::anonymous(round_up(std::max<Bytes>(n, 1), MappedMemory::kPage));
+  }
+  if (!memory) {
+    throw OutOfMemory("paged region: the system refused to map " + format_bytes(n) + ": " +
+                      std::strerror(errno));
+  }
+  PagedRegion region;
+  region.size_ = n;
+  region.mapped_ = memory.size();
+  region.data_ = memory.release();
+  return region;
+}
+
+PagedRegion::~PagedRegion() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(mapped_));
+}
+
+PagedRegion::PagedRegion(PagedRegion&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      mapped_(std::exchange(other.mapped_, 0)),
+      present_(std::exchange(other.present_, true)),
+      isolated_(std::exchange(other.isolated_, false)),
+      slot_(std::move(other.slot_)) {}
+
+PagedRegion& PagedRegion::operator=(PagedRegion&& other) noexcept {
+  PagedRegion taken(std::move(other));
+  std::swap(data_, taken.data_);
+  std::swap(size_, taken.size_);
+  std::swap(mapped_, taken.mapped_);
+  std::swap(present_, taken.present_);
+  std::swap(isolated_, taken.isolated_);
+  std::swap(slot_, taken.slot_);
+  return *this;
+}
+
+Bytes PagedRegion::leave(FileStore& store, bool dirty) {
+  if (data_ == nullptr || !present_) return 0;
+  if (store.in_child()) throw Error("paged region: bytes cannot leave in a forked child");
+
+  const bool ours = slot_ && store.owns(slot_);
+  Bytes written = 0;
+  if (dirty || !ours) {
+    if (ours && store.may_overwrite(slot_)) {
+      try {
+        store.write(slot_, data_, static_cast<std::size_t>(mapped_));
+      } catch (...) {
+        slot_.release();
+        throw;
+      }
+    } else {
+      FileSlot fresh = store.acquire(mapped_);
+      store.write(fresh, data_, static_cast<std::size_t>(mapped_));
+      slot_ = std::move(fresh);
+    }
+    written = size_;
+  }
+  auto file = MappedMemory::of_file(store.fd(), slot_.offset(), mapped_);
+  if (!file || !file.move_over(data_)) {
+    throw Error("paged region: the file could not be mapped over " + format_bytes(size_) + ": " +
+                std::strerror(errno));
+  }
+  present_ = false;
+  return written;
+}
+
+Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
+  if (data_ == nullptr || present_) return 0;
+  if (!store.owns(slot_)) throw Error("paged region: the bytes are in another file store");
+
+  auto fresh = MappedMemory::anonymous(mapped_);
+  if (!fresh) {
+    throw OutOfMemory("paged region: the system refused to map " + format_bytes(size_) + ": " +
+                      std::strerror(errno));
+  }
+  if (isolated_) {
+    // This child's own writes are in its private mapping only.
+    std::memcpy(fresh.data(), data_, static_cast<std::size_t>(mapped_));
+  } else {
+    store.read(slot_, fresh.data(), static_cast<std::size_t>(mapped_));
+  }
+  if (!fresh.move_over(data_)) {
+    throw OutOfMemory("paged region: fresh memory could not be moved to its place: " +
+                      std::string(std::strerror(errno)));
+  }
+  present_ = true;
+  // Only now are the pages that were read through the mapping free to go.
+  store.drop_cache(slot_);
+  if (!keep_copy || isolated_) slot_.release();
+  return size_;
+}
+
+void PagedRegion::drop_copy() noexcept {
+  if (present_) slot_.release();
+}
+
+void PagedRegion::isolate_in_child() noexcept {
+  if (data_ == nullptr || present_ || isolated_) return;
+  const auto n = static_cast<std::size_t>(mapped_);
+  isolated_ = true;
+  if (::mmap(data_, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, slot_.fd(),
+             slot_.offset()) == MAP_FAILED) {
+    // A fault of the child is better than a write into the parent's bytes.
+    ::mprotect(data_, n, PROT_READ);
+  }
+}
+
+}  // namespace lms
