@@ -81,9 +81,26 @@ def test_limit_in_message() -> None:
 def test_the_list_is_complete() -> None:
     """The programs that the architecture names, by the words of its list."""
     for word in (
-        "resnet18_fp32", "bf16", "fp16_grad_scaler", "transformer_dropout_fused_adamw",
-        "flash_attention", "foreach", "lstm", "unet3d", "embedding", "compiled_mlp",
-        "compiled_resnet18", "triton", "side_streams", "double_backward", "checkpointing",
-        "save_load", "deep_copy", "dlpack", "sort", "unique", "nms",
-    ):  # fmt: skip
+        "resnet18_fp32",
+        "bf16",
+        "fp16_grad_scaler",
+        "transformer_dropout_fused_adamw",
+        "flash_attention",
+        "foreach",
+        "lstm",
+        "unet3d",
+        "embedding",
+        "compiled_mlp",
+        "compiled_resnet18",
+        "triton",
+        "side_streams",
+        "double_backward",
+        "checkpointing",
+        "save_load",
+        "deep_copy",
+        "dlpack",
+        "sort",
+        "unique",
+        "nms",
+    ):
         assert any(word in name for name in PROGRAMS), f"no program is about {word}"

@@ -20,7 +20,7 @@ except ImportError:  # A CPU build of PyTorch comes without it.
 if triton is not None:
 
     @triton.jit
-    def _axpy_kernel(x, y, out, alpha, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa
+    def _axpy_kernel(x, y, out, alpha, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < count
         value = tl.load(x + at, mask=inside) * alpha + tl.load(y + at, mask=inside)

@@ -24,9 +24,20 @@ def sort_and_search(device: str) -> Result:
     found = torch.searchsorted(values.detach(), x.detach().contiguous())
     (values * 2 + x.cumsum(1)).sum().backward(retain_graph=True)
     top.square().sum().backward()
-    return {"values": values, "index": index, "top": top, "where": where, "kth": kth, "order": order,
-            "found": found, "grad": x.grad, "median": x.median(1), "quantile": x.quantile(0.3, 1),
-            "bins": torch.histc(x.detach(), 50), "cummax": x.cummax(1)}  # fmt: skip
+    return {
+        "values": values,
+        "index": index,
+        "top": top,
+        "where": where,
+        "kth": kth,
+        "order": order,
+        "found": found,
+        "grad": x.grad,
+        "median": x.median(1),
+        "quantile": x.quantile(0.3, 1),
+        "bins": torch.histc(x.detach(), 50),
+        "cummax": x.cummax(1),
+    }
 
 
 @program()
@@ -39,9 +50,18 @@ def unique_and_masks(device: str) -> Result:
     y = data(64, 64, device=device)
     where = (y > 0.5).nonzero()
     picked = y[y > 0.5]
-    return {"values": values, "inverse": inverse, "counts": counts, "runs": runs, "where": where,
-            "picked": picked, "bincount": x.bincount(), "put": torch.where(y > 0, y, y * 2),
-            "repeat": y.repeat_interleave(2, 0), "scattered": y.masked_scatter(y > 0, picked.repeat(8))}  # fmt: skip
+    return {
+        "values": values,
+        "inverse": inverse,
+        "counts": counts,
+        "runs": runs,
+        "where": where,
+        "picked": picked,
+        "bincount": x.bincount(),
+        "put": torch.where(y > 0, y, y * 2),
+        "repeat": y.repeat_interleave(2, 0),
+        "scattered": y.masked_scatter(y > 0, picked.repeat(8)),
+    }
 
 
 @program()
@@ -118,9 +138,20 @@ def linear_algebra(device: str) -> Result:
     ).backward()
     factors = torch.linalg.lu_factor(spd.detach())
     least = torch.linalg.lstsq(spd.detach(), x.detach(), driver="gels").solution
-    return {"lower": lower, "solved": solved, "usv": (u, s, vh), "qr": (q, r), "sign": sign, "log": log,
-            "inverse": inverse, "values": values, "grad": x.grad, "factors": tuple(factors), "least": least,
-            "exp": torch.linalg.matrix_exp(x.detach() / 48)}  # fmt: skip
+    return {
+        "lower": lower,
+        "solved": solved,
+        "usv": (u, s, vh),
+        "qr": (q, r),
+        "sign": sign,
+        "log": log,
+        "inverse": inverse,
+        "values": values,
+        "grad": x.grad,
+        "factors": tuple(factors),
+        "least": least,
+        "exp": torch.linalg.matrix_exp(x.detach() / 48),
+    }
 
 
 @program()
@@ -155,8 +186,13 @@ def random_generators(device: str) -> Result:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         forked = torch.rand(64, 64, device=device)
-    return {"first": first, "second": second, "forked": forked, "after": torch.rand(64, 64, device=device),
-            "state": torch.get_rng_state()}  # fmt: skip
+    return {
+        "first": first,
+        "second": second,
+        "forked": forked,
+        "after": torch.rand(64, 64, device=device),
+        "state": torch.get_rng_state(),
+    }
 
 
 @program()
@@ -308,8 +344,16 @@ def lists_of_tensors(device: str) -> Result:
     block = torch.block_diag(*[p[:8] for p in parts])
     (wide.square().sum() + deep.sum(0).exp().mean() + block.sum()).backward()
     picked = deep.detach()[labels(20, 6, device), labels(20, 40, device, 3)]
-    return {"wide": wide, "deep": deep, "a": a, "norms": norms, "both": both, "norm": norm, "picked": picked,
-            "grads": [p.grad for p in parts]}  # fmt: skip
+    return {
+        "wide": wide,
+        "deep": deep,
+        "a": a,
+        "norms": norms,
+        "both": both,
+        "norm": norm,
+        "picked": picked,
+        "grads": [p.grad for p in parts],
+    }
 
 
 @program()
@@ -336,8 +380,15 @@ def losses_and_resampling(device: str) -> Result:
         sampled.square().sum() + unpooled.sum() + up.mean() + columns.mean() + padded.mean() + ctc
     )
     total.backward()
-    return {"sampled": sampled, "pooled": pooled, "up": up, "columns": columns, "padded": padded,
-            "ctc": ctc, "grad": x.grad}  # fmt: skip
+    return {
+        "sampled": sampled,
+        "pooled": pooled,
+        "up": up,
+        "columns": columns,
+        "padded": padded,
+        "ctc": ctc,
+        "grad": x.grad,
+    }
 
 
 @program()

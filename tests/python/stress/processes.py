@@ -115,16 +115,22 @@ def data_loader_fork_workers(device: str) -> Result:
     losses = []
     for workers in (0, 2):
         loader = DataLoader(
-            Rows(x, y) if workers else TensorDataset(x, y), batch_size=16, shuffle=True, num_workers=workers,
-            multiprocessing_context="fork" if workers else None, pin_memory=pin,
+            Rows(x, y) if workers else TensorDataset(x, y),
+            batch_size=16,
+            shuffle=True,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+            pin_memory=pin,
             generator=torch.Generator().manual_seed(3),
-        )  # fmt: skip
+        )
         for bx, by in loader:
             bx, by = bx.to(device, non_blocking=True), by.to(device, non_blocking=True)
             losses += train(
-                model, optimizer,
-                lambda _, bx=bx, by=by: torch.nn.functional.cross_entropy(model(bx), by), steps=1,
-            )  # fmt: skip
+                model,
+                optimizer,
+                lambda _, bx=bx, by=by: torch.nn.functional.cross_entropy(model(bx), by),
+                steps=1,
+            )
     return summary(model, optimizer, losses=losses, x=x)
 
 

@@ -102,10 +102,17 @@ def numpy_exchange(device: str) -> Result:
     view = np.asarray(z[::2].t())
     total = float(view.sum(dtype=np.float64))
     return {
-        "before": torch.from_numpy(before), "after": after, "x": x, "y": y, "z": z,
-        "outside": outside, "own": torch.from_numpy(own), "total": total, "list": z[0].tolist(),
+        "before": torch.from_numpy(before),
+        "after": after,
+        "x": x,
+        "y": y,
+        "z": z,
+        "outside": outside,
+        "own": torch.from_numpy(own),
+        "total": total,
+        "list": z[0].tolist(),
         "memory": bytes(memoryview(y.numpy()).cast("B")[:64]).hex(),
-    }  # fmt: skip
+    }
 
 
 @program()
@@ -116,9 +123,13 @@ def item_print_and_iterate(device: str) -> Result:
     y = x @ x
     rows = [row.sum() for row in y]
     return {
-        "item": y[5, 6].item(), "list": y[2].tolist(), "repr": repr(y), "rows": rows,
-        "bool": bool((y > 0).any()), "storage": bytes(y.cpu().untyped_storage()[:32]).hex(),
-    }  # fmt: skip
+        "item": y[5, 6].item(),
+        "list": y[2].tolist(),
+        "repr": repr(y),
+        "rows": rows,
+        "bool": bool((y > 0).any()),
+        "storage": bytes(y.cpu().untyped_storage()[:32]).hex(),
+    }
 
 
 @program()
@@ -147,8 +158,16 @@ def views_and_aliases(device: str) -> Result:
     diagonal.fill_(3)
     whole = base.view(torch.int32)
     whole[2].bitwise_xor_(1)
-    return {"base": base, "y": y, "row": row, "wide": wide + 0, "picked": picked, "strided": strided,
-            "parts": parts, "column": column}  # fmt: skip
+    return {
+        "base": base,
+        "y": y,
+        "row": row,
+        "wide": wide + 0,
+        "picked": picked,
+        "strided": strided,
+        "parts": parts,
+        "column": column,
+    }
 
 
 @program()
@@ -212,8 +231,18 @@ def resize_set_data(device: str) -> Result:
     x.data, y.data = out, x.data
     swapped = torch.ones(64, 64, device=device)
     torch.utils.swap_tensors(swapped, out)
-    return {"first": first, "second": second, "z": z, "weight": weight, "grad": weight.grad,
-            "buffer": buffer, "x": x, "y": y, "out": out, "swapped": swapped}  # fmt: skip
+    return {
+        "first": first,
+        "second": second,
+        "z": z,
+        "weight": weight,
+        "grad": weight.grad,
+        "buffer": buffer,
+        "x": x,
+        "y": y,
+        "out": out,
+        "swapped": swapped,
+    }
 
 
 @program()
@@ -274,8 +303,17 @@ def complex_tensors(device: str) -> Result:
         conjugated[0] = 1 + 1j
         negated = conjugated.imag
         copied = negated + 1
-    return {"y": y, "z": z, "w": w, "grad": x.grad, "kept": kept, "negated": negated,
-            "is_neg": negated.is_neg(), "is_conj": conjugated.is_conj(), "copied": copied}  # fmt: skip
+    return {
+        "y": y,
+        "z": z,
+        "w": w,
+        "grad": x.grad,
+        "kept": kept,
+        "negated": negated,
+        "is_neg": negated.is_neg(),
+        "is_conj": conjugated.is_conj(),
+        "copied": copied,
+    }
 
 
 @program()
@@ -291,8 +329,15 @@ def sparse_tensors(device: str) -> Result:
     csr = coo.detach().to_sparse_csr()
     z = csr @ x.detach()
     total = torch.sparse.sum(coo.detach(), 0)
-    return {"coo": coo, "csr": csr, "y": y, "z": z, "total": total, "dense": coo.detach().to_dense(),
-            "grads": [values.grad, x.grad]}  # fmt: skip
+    return {
+        "coo": coo,
+        "csr": csr,
+        "y": y,
+        "z": z,
+        "total": total,
+        "dense": coo.detach().to_dense(),
+        "grads": [values.grad, x.grad],
+    }
 
 
 @program(devices=["cpu"])

@@ -247,7 +247,7 @@ def validation_no_grad_inference_mode(device: str) -> Result:
     x, y = data(4, 3, 64, 64, device=device), labels(4, 10, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     outputs = []
-    for step in range(2):
+    for _ in range(2):
         outputs += train(
             model.train(), optimizer, lambda _: functional.cross_entropy(model(x), y), steps=1
         )
