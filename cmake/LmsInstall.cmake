@@ -1,0 +1,49 @@
+# Installation: under pip only the library, into the package; else a CMake package, find_package(LMS).
+if(DEFINED SKBUILD)
+  if(NOT TARGET lms_torch)
+    message(FATAL_ERROR "the Python package needs the PyTorch adapter, which is not being built")
+  endif()
+  set_target_properties(
+    lms_torch PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib;$ORIGIN/../../nvidia/cu13/lib")
+  install(TARGETS lms_torch LIBRARY DESTINATION torch_lms/lib)
+  return()
+endif()
+
+include(CMakePackageConfigHelpers)
+set(lms_config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/LMS")
+get_property(targets GLOBAL PROPERTY LMS_CORE_TARGETS)
+list(APPEND targets lms_core)
+if(TARGET lms_torch)
+  list(APPEND targets lms_torch)
+  # A program's own run path is not searched for the needs of its libraries.
+  set_target_properties(lms_torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+endif()
+
+install(TARGETS ${targets} EXPORT LMSTargets)
+install(
+  EXPORT LMSTargets
+  NAMESPACE LMS::
+  DESTINATION "${lms_config_dir}")
+
+if(EXISTS "${PROJECT_SOURCE_DIR}/include/lms")
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/lms" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+endif()
+get_property(headers GLOBAL PROPERTY LMS_CORE_HEADERS)
+foreach(header IN LISTS headers)
+  file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}/src" "${header}")
+  get_filename_component(folder "${path}" DIRECTORY)
+  install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lms/core/${folder}")
+endforeach()
+
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/cmake/LMSConfig.cmake.in" "${PROJECT_BINARY_DIR}/LMSConfig.cmake"
+  INSTALL_DESTINATION "${lms_config_dir}")
+write_basic_package_version_file(
+  "${PROJECT_BINARY_DIR}/LMSConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(
+  FILES "${PROJECT_BINARY_DIR}/LMSConfig.cmake"
+        "${PROJECT_BINARY_DIR}/LMSConfigVersion.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/FindTorchSDK.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/LmsCuda.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/probe_torch.py"
+  DESTINATION "${lms_config_dir}")

@@ -1,0 +1,61 @@
+# Targets of the core, all alike.
+#
+#   lms_add_library(<name> [GLOB] [SOURCES <file>...] [HEADERS <file>...] [DEPS <target>...])
+#
+# A static, position-independent library <name>, alias LMS::<name without lms_>. GLOB takes the
+# *.cpp and *.h of the current folder. With no source it is an INTERFACE library. Includes are
+# written relative to src/ ("base/bytes.h"), the public API relative to include/ (<lms/...>).
+include_guard(GLOBAL)
+find_package(Threads REQUIRED)
+
+function(lms_target_defaults target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(
+    ${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${LMS_WERROR}>:-Werror>)
+endfunction()
+
+function(lms_add_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "GLOB" "" "SOURCES;HEADERS;DEPS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "lms_add_library(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(arg_GLOB)
+    file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+    file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
+    list(APPEND arg_SOURCES ${sources})
+    list(APPEND arg_HEADERS ${headers})
+  endif()
+
+  if(arg_SOURCES)
+    add_library(${name} STATIC ${arg_SOURCES} ${arg_HEADERS})
+    lms_target_defaults(${name})
+    set(scope PUBLIC)
+  else()
+    add_library(${name} INTERFACE)
+    target_compile_features(${name} INTERFACE cxx_std_20)
+    set(scope INTERFACE)
+  endif()
+  string(REGEX REPLACE "^lms_" "" short "${name}")
+  add_library(LMS::${short} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${short})
+  target_include_directories(
+    ${name}
+    ${scope} "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>"
+             "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+             "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>"
+             "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/lms/core>")
+  target_link_libraries(
+    ${name} ${scope} ${arg_DEPS} Threads::Threads $<BUILD_INTERFACE:lms_sanitize>)
+  set_property(GLOBAL APPEND PROPERTY LMS_CORE_TARGETS ${name})
+  set_property(GLOBAL APPEND PROPERTY LMS_CORE_HEADERS ${arg_HEADERS})
+endfunction()
+
+# lms_core: every core library in one, for tests and for users of the C++ core.
+function(lms_add_core)
+  get_property(targets GLOBAL PROPERTY LMS_CORE_TARGETS)
+  add_library(lms_core INTERFACE)
+  add_library(LMS::core ALIAS lms_core)
+  set_target_properties(lms_core PROPERTIES EXPORT_NAME core)
+  target_link_libraries(lms_core INTERFACE ${targets})
+endfunction()

@@ -1,0 +1,46 @@
+# GoogleTest and rapidcheck, from the system or from .vendor/ (see scripts/vendor.sh), and
+# lms_add_tests(<label> DEPS <target>...): tests/<label>/*.cpp as the program lms_<label>_tests.
+include(GoogleTest)
+
+set(lms_vendor "${PROJECT_SOURCE_DIR}/.vendor")
+find_package(GTest QUIET)
+if(NOT TARGET GTest::gtest_main)
+  if(NOT EXISTS "${lms_vendor}/googletest/CMakeLists.txt")
+    message(FATAL_ERROR "GoogleTest was not found: install libgtest-dev, or run 'make vendor' on a "
+                        "machine that has apt; or build without tests, -DLMS_TESTS=OFF")
+  endif()
+  set(INSTALL_GTEST OFF)
+  add_subdirectory("${lms_vendor}/googletest" "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL)
+endif()
+
+find_path(LMS_RAPIDCHECK_INCLUDE rapidcheck.h HINTS "${lms_vendor}/rapidcheck/include")
+find_library(LMS_RAPIDCHECK_LIBRARY rapidcheck HINTS "${lms_vendor}/rapidcheck/lib")
+if(NOT LMS_RAPIDCHECK_INCLUDE OR NOT LMS_RAPIDCHECK_LIBRARY)
+  message(FATAL_ERROR "rapidcheck was not found: install librapidcheck-dev, or run 'make vendor' on "
+                      "a machine that has apt; or build without tests, -DLMS_TESTS=OFF")
+endif()
+add_library(lms_test_main INTERFACE)
+target_include_directories(lms_test_main SYSTEM INTERFACE "${LMS_RAPIDCHECK_INCLUDE}")
+target_link_libraries(
+  lms_test_main INTERFACE GTest::gtest GTest::gtest_main "${LMS_RAPIDCHECK_LIBRARY}"
+                          Threads::Threads)
+
+function(lms_add_tests label)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS")
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${label}/*.cpp")
+  if(NOT sources)
+    message(STATUS "tests/${label}: no sources")
+    return()
+  endif()
+  set(target lms_${label}_tests)
+  add_executable(${target} ${sources})
+  lms_target_defaults(${target})
+  target_include_directories(
+    ${target} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/src"
+                      "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(${target} PRIVATE ${arg_DEPS} lms_test_main lms_sanitize)
+  gtest_discover_tests(
+    ${target}
+    DISCOVERY_MODE PRE_TEST
+    PROPERTIES LABELS ${label} TIMEOUT 300)
+endfunction()
