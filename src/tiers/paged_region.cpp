@@ -112,6 +112,14 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
   return size_;
 }
 
+bool PagedRegion::copy_matches(FileStore& store) const {
+  if (!has_copy()) return true;
+  const MappedMemory copy = MappedMemory::anonymous(mapped_);
+  if (!copy) throw OutOfMemory("paged region: no memory to check a copy with");
+  store.read(slot_, copy.data(), static_cast<std::size_t>(size_));
+  return std::memcmp(copy.data(), data_, static_cast<std::size_t>(size_)) == 0;
+}
+
 void PagedRegion::drop_copy() noexcept {
   if (present_) slot_.release();
 }

@@ -48,6 +48,10 @@ class PagedRegion {
   /// the one they left to. Throws OutOfMemory or Error; the region is then still absent and readable.
   Bytes come_back(FileStore& store, bool keep_copy);
 
+  /// Whether the kept copy holds the very bytes in memory; true where there is none. Reads the copy
+  /// in pieces: for checks, not for the hot path.
+  [[nodiscard]] bool copy_matches(FileStore& store) const;
+
   /// Frees the kept extent. No effect while absent.
   void drop_copy() noexcept;
 

@@ -1,0 +1,252 @@
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <pthread.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "adapters/torch/backends.h"
+#include "adapters/torch/registry.h"
+#include "adapters/torch/system_memory.h"
+#include "adapters/torch/thread_state.h"
+#include "tiers/file_store.h"
+#include "tiers/paged_region.h"
+
+namespace lms::torch {
+namespace {
+
+class CpuManager;
+
+/// One allocation of the CPU allocator: its address never changes, its bytes may be in the file.
+class CpuBlock final : public Block {
+ public:
+  explicit CpuBlock(PagedRegion memory, Bytes size) : Block(size), region(std::move(memory)) {}
+
+  PagedRegion region;
+};
+
+void delete_block(void* context) {
+  auto* block = static_cast<CpuBlock*>(context);
+  EngineLock lock = block->engine->lock();
+  block->engine->remove(lock, *block);
+}
+
+/// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on.
+class CpuAllocator final : public c10::Allocator {
+ public:
+  explicit CpuAllocator(CpuManager& manager) : manager_(manager) {}
+
+  c10::DataPtr allocate(std::size_t bytes) override;
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+
+  c10::Allocator* native = nullptr;
+
+ private:
+  CpuManager& manager_;
+};
+
+class CpuMover final : public Mover {
+ public:
+  std::optional<Bytes> page_out(Block& block, bool clean) override {
+    mark_pressed();
+    return region(block).leave(*store, !clean);
+  }
+  std::optional<Bytes> page_in(Block& block, bool keep_copy) override {
+    const Bytes bytes = region(block).come_back(*store, keep_copy);
+    block.has_copy = region(block).has_copy();
+    return bytes;
+  }
+  void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
+  bool copy_matches(Block& block) override {
+    // The file's bytes, read beside those in memory.
+    PagedRegion& memory = region(block);
+    return memory.copy_matches(*store);
+  }
+
+  std::unique_ptr<FileStore> store;
+
+ private:
+  static PagedRegion& region(Block& block) { return static_cast<CpuBlock&>(block).region; }
+};
+
+class CpuManager final : public DeviceManager {
+ public:
+  CpuManager() : engine_({}, mover_, std::make_unique<LruPolicy>()), allocator_(*this) {
+    pthread_atfork([] { instance->before_fork(); }, [] { instance->after_fork(); },
+                   [] { instance->in_child(); });
+    instance = this;
+  }
+
+  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
+  [[nodiscard]] Engine& engine() override { return engine_; }
+
+  void start(const Settings& settings) override {
+    const Bytes limit = settings.limit >= 0 ? settings.limit : available_memory() / 5 * 4;
+    if (!on()) {
+      const std::string directory = settings.directory.empty() ? default_directory()
+                                                               : settings.directory;
+      const Bytes host_limit =
+          settings.host_limit >= 0 ? settings.host_limit : free_disk(directory) / 10 * 9;
+      FileStore::Options options;
+      options.directory = directory;
+      options.limit = host_limit;
+      mover_.store = std::make_unique<FileStore>(options);
+      host_limit_ = host_limit;
+    } else if (settings.host_limit >= 0) {
+      mover_.store->set_limit(settings.host_limit);
+      host_limit_ = settings.host_limit;
+    }
+    // Blocks that were managed under a smaller minimum are absent, perhaps: look for them still.
+    min_block_ = on() ? std::min(min_block(), settings.min_block) : settings.min_block;
+    limit_ = limit;
+    EngineLock lock = engine_.lock();
+    engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
+    if (settings.stress) {
+      engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>());
+    } else {
+      engine_.set_policy(lock, std::make_unique<LruPolicy>());
+    }
+    if (!on()) {
+      allocator_.native = c10::GetCPUAllocator();
+      c10::SetCPUAllocator(&allocator_);
+      on_ = true;
+    }
+    engine_.make_room(lock, 0);
+  }
+
+  void stop() override {
+    EngineLock lock = engine_.lock();
+    const Bytes absent = engine_.stats(lock).below.current;
+    const Bytes available = available_memory();
+    if (absent > available) {
+      throw OutOfMemory("LMS: cannot disable on cpu: " + format_bytes(absent) +
+                        " are in the file and only " + format_bytes(available) +
+                        " of memory are available; free tensors first");
+    }
+    engine_.set_options(lock, {.limit = INT64_MAX / 2, .verify = false});
+    if (const Bytes left = engine_.return_all(lock); left > 0) {
+      engine_.set_options(lock, {.limit = limit(), .verify = false});
+      throw OutOfMemory("LMS: cannot disable on cpu: " + format_bytes(left) +
+                        " could not be brought back from the file");
+    }
+    engine_.drop_copies(lock, INT64_MAX);
+    on_ = false;
+    c10::SetCPUAllocator(allocator_.native);
+    mover_.store.reset();
+  }
+
+  Block* find_or_track(EngineLock& lock, c10::StorageImpl& storage) override {
+    return find(lock, storage);
+  }
+
+  Block* find(EngineLock& /*lock*/, c10::StorageImpl& storage) override {
+    const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+    if (data.get_deleter() != &delete_block) return nullptr;
+    return static_cast<CpuBlock*>(data.get_context());
+  }
+
+  void note_use(EngineLock& /*lock*/, std::span<const Use> /*uses*/,
+                const std::optional<c10::Stream>& /*other*/) override {}
+
+  void reclaim_everything() override {
+    EngineLock lock = engine_.lock();
+    engine_.reclaim(lock, INT64_MAX);
+  }
+
+  void add_stats(std::map<std::string, std::int64_t>& stats) override {
+    stats["alloc.freelist"] = 0;
+    stats["alloc.driver"] = from_driver_.load();
+    stats["alloc.reclaim"] = from_reclaim_.load();
+    stats["alloc.retry"] = 0;
+    if (!mover_.store) return;
+    const auto file = mover_.store->stats();
+    stats["file.bytes.current"] = file.used;
+    stats["file.bytes.peak"] = file.peak_used;
+    stats["file.bytes.allocated"] = file.written;
+    stats["file.bytes.reserved"] = file.reserved;
+  }
+
+  void reset_peak() override {
+    EngineLock lock = engine_.lock();
+    engine_.reset_peak(lock);
+    if (mover_.store) mover_.store->reset_peak();
+  }
+
+  c10::DataPtr allocate(std::size_t bytes) {
+    const Bytes size = round_up(static_cast<Bytes>(bytes), FileStore::kAlignment);
+    if (!on() || forked_ || bytes == 0 || static_cast<Bytes>(bytes) < min_block()) {
+      return allocator_.native->allocate(bytes);
+    }
+    bool fits = false;
+    std::string reason;
+    {
+      EngineLock lock = engine_.lock();
+      const std::int64_t before = engine_.stats(lock).evictions;
+      try {
+        fits = engine_.reserve(lock, size);
+      } catch (const TierFull& full) {
+        reason = full.what();
+      }
+      ++(engine_.stats(lock).evictions == before ? from_driver_ : from_reclaim_);
+    }
+    if (!fits) throw_out_of_memory(*this, size, reason);
+    std::unique_ptr<CpuBlock> block;
+    try {
+      block = std::make_unique<CpuBlock>(PagedRegion::make(static_cast<Bytes>(bytes)), size);
+    } catch (...) {
+      EngineLock lock = engine_.lock();
+      engine_.unreserve(lock, size);
+      throw;
+    }
+    void* data = block->region.data();
+    EngineLock lock = engine_.lock();
+    Block& added = engine_.add(lock, std::move(block));
+    return {data, static_cast<CpuBlock*>(&added), &delete_block, c10::kCPU};
+  }
+
+ private:
+  void before_fork() {
+    fork_lock_.reset(new EngineLock(engine_.lock()));
+    if (mover_.store) mover_.store->on_fork_prepare();
+  }
+  void after_fork() {
+    if (mover_.store) mover_.store->on_fork_parent();
+    fork_lock_.reset();
+  }
+  void in_child() {
+    // The child reads what the parent had, and manages nothing.
+    if (mover_.store) mover_.store->on_fork_child();
+    engine_.for_each(*fork_lock_, [](Block& block) {
+      static_cast<CpuBlock&>(block).region.isolate_in_child();
+    });
+    engine_.pause(*fork_lock_);
+    forked_ = true;
+    fork_lock_.reset();
+  }
+
+  static inline CpuManager* instance = nullptr;  // pthread_atfork takes no context
+
+  CpuMover mover_;
+  Engine engine_;
+  CpuAllocator allocator_;
+  std::unique_ptr<EngineLock> fork_lock_;
+  std::atomic<bool> forked_{false};
+  std::atomic<std::int64_t> from_driver_{0};
+  std::atomic<std::int64_t> from_reclaim_{0};
+};
+
+c10::DataPtr CpuAllocator::allocate(std::size_t bytes) { return manager_.allocate(bytes); }
+
+}  // namespace
+
+std::unique_ptr<DeviceManager> make_cpu_manager() { return std::make_unique<CpuManager>(); }
+
+}  // namespace lms::torch

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "adapters/torch/settings.h"
+#include "engine/engine.h"
+
+namespace lms::torch {
+
+/// The storages of one device and the engine that keeps their state. Lives as long as the
+/// process, because storages that it has touched may outlive disable(); start() and stop() turn
+/// it on and off.
+class DeviceManager {
+ public:
+  virtual ~DeviceManager() = default;
+
+  [[nodiscard]] virtual c10::Device device() const = 0;
+  [[nodiscard]] virtual Engine& engine() = 0;
+
+  /// Turns management on, or changes the limits where it is on. Throws BadSetting with nothing
+  /// changed.
+  virtual void start(const Settings& settings) = 0;
+  /// Brings every byte back and turns management off. Throws OutOfMemory, and stays on, if what is
+  /// absent does not fit the device.
+  virtual void stop() = 0;
+
+  /// The block behind a storage of this device: found, or made if LMS may manage the storage. Null
+  /// if the storage stays outside. `storage` must be alive during the call.
+  virtual Block* find_or_track(EngineLock& lock, c10::StorageImpl& storage) = 0;
+  /// The block behind a storage if it is known already.
+  virtual Block* find(EngineLock& lock, c10::StorageImpl& storage) = 0;
+
+  /// The blocks are resident and pinned, and the caller is about to use them on its current
+  /// stream: makes that stream wait for what it must, and remembers the stream. `other`: a second
+  /// stream on which they are used.
+  virtual void note_use(EngineLock& lock, std::span<const Use> uses,
+                        const std::optional<c10::Stream>& other) = 0;
+
+  /// Evicts all that may leave and gives cached memory back, after an operator ran out of memory.
+  virtual void reclaim_everything() = 0;
+
+  /// A graph capture begins: nothing moves until it ends, and what it uses is kept.
+  virtual void capture_begin() {}
+  virtual void capture_end() {}
+  [[nodiscard]] virtual bool capturing() const { return false; }
+
+  /// Adds the device's own figures to the engine's.
+  virtual void add_stats(std::map<std::string, std::int64_t>& stats) = 0;
+  virtual void reset_peak() = 0;
+
+  [[nodiscard]] bool on() const { return on_.load(std::memory_order_acquire); }
+  [[nodiscard]] Bytes min_block() const { return min_block_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Bytes limit() const { return limit_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Bytes host_limit() const { return host_limit_.load(std::memory_order_relaxed); }
+
+  std::atomic<std::int64_t> op_retries{0};   ///< operators run again after a reclaim
+  std::atomic<std::int64_t> list_splits{0};  ///< list operators run in chunks
+
+ protected:
+  std::atomic<bool> on_{false};
+  std::atomic<Bytes> min_block_{kMiB};
+  std::atomic<Bytes> limit_{0};
+  std::atomic<Bytes> host_limit_{0};
+};
+
+/// The manager of a device that is on, or null. One load: safe on any thread.
+DeviceManager* active_manager(c10::Device device) noexcept;
+/// True while any manager is on.
+bool any_active() noexcept;
+/// True once any manager that is on has had to evict: from then on operators keep what it takes to
+/// run them again.
+bool pressed() noexcept;
+
+}  // namespace lms::torch

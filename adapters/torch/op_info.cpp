@@ -1,0 +1,87 @@
+#include "adapters/torch/op_info.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace lms::torch {
+namespace {
+
+bool can_hold_tensors(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+    case c10::TypeKind::StorageType:
+    case c10::TypeKind::AnyType:
+      return true;
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::ListType:
+    case c10::TypeKind::TupleType:
+    case c10::TypeKind::DictType:
+      return std::ranges::any_of(type.containedTypes(),
+                                 [](const auto& inner) { return can_hold_tensors(*inner); });
+    default:
+      return false;
+  }
+}
+
+bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [&](auto prefix) { return name.starts_with(prefix); });
+}
+
+/// Arguments that ATen kernels write although the schema does not say so: running statistics of
+/// the batch norms, and the like. LMS_VERIFY over PyTorch's own operator samples keeps it complete.
+bool written_in_silence(std::string_view argument) {
+  return argument.starts_with("running_") || argument == "noise" || argument == "weight_buf" ||
+         argument == "dropout_state";
+}
+
+bool is_keep_key(c10::DispatchKey key) {
+  return key != c10::DispatchKey::CPU && key != c10::DispatchKey::CUDA;
+}
+
+OpKind kind_of(std::string_view name, c10::DispatchKey key) {
+  if (is_keep_key(key)) return OpKind::kKeep;
+  if (starts_with_any(name, {"c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::",
+                             "_dtensor::"})) {
+    return OpKind::kKeep;
+  }
+  if (name.starts_with("aten::_foreach_")) {
+    return key == c10::DispatchKey::CPU ? OpKind::kTransparent : OpKind::kList;
+  }
+  if (starts_with_any(name, {"aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad",
+                             "aten::_amp_foreach_"})) {
+    return OpKind::kList;
+  }
+  return OpKind::kPlain;
+}
+
+}  // namespace
+
+OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  OpInfo info;
+  const auto& schema = op.schema();
+  info.name = c10::toString(op.operator_name());
+  info.argument_count = static_cast<std::uint32_t>(schema.arguments().size());
+  info.kind = kind_of(info.name, key);
+
+  // Outside ATen a schema is a promise that nobody checks.
+  const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});
+  bool writes_any = !trusted;
+  for (std::uint32_t i = 0; i < info.argument_count; ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (argument.type()->kind() == c10::TypeKind::StreamObjType) info.takes_stream = true;
+    if (!can_hold_tensors(*argument.real_type())) continue;
+    const bool writes = !trusted || written_in_silence(argument.name()) ||
+                        (argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+    writes_any = writes_any || writes;
+    info.arguments.push_back({i, writes});
+  }
+  const auto& tags = op.getTags();
+  const bool random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
+  info.may_rerun = !writes_any && !random && info.kind == OpKind::kPlain;
+  return info;
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lms::torch {
+
+/// How the hook treats an operator.
+enum class OpKind : std::uint8_t {
+  kPlain,        ///< pin the inputs, run, unpin
+  kList,         ///< as kPlain, but may run in chunks of its lists
+  kTransparent,  ///< does its work through other operators, each of which is hooked: not pinned
+  kKeep,         ///< not understood: what it touches stays resident for good
+};
+
+/// What the hook must know of one operator, read from its schema once.
+struct OpInfo {
+  struct Argument {
+    std::uint32_t index;  ///< position among the operator's arguments
+    bool writes;          ///< the operator may change the bytes
+  };
+
+  std::string name;                 ///< "aten::add.Tensor"
+  std::vector<Argument> arguments;  ///< those that can hold tensors or storages
+  std::uint32_t argument_count = 0;
+  OpKind kind = OpKind::kPlain;
+  bool may_rerun = false;    ///< running it again after a failure gives the same result
+  bool takes_stream = false;
+};
+
+/// The facts about `op` when it runs at backend key `key`; no arguments: not worth hooking.
+OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key);
+
+}  // namespace lms::torch

@@ -1,0 +1,136 @@
+#include "adapters/torch/op_run.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <optional>
+
+#include "adapters/torch/list_splitter.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+namespace {
+
+/// One level of operators on this thread's stack. Pins of nested operators are inherited by the
+/// outermost one: a kernel's half-built output must not be evicted between its own parts.
+class Level {
+ public:
+  Level(ThreadState& state, const OpInfo& info) : state_(state), outermost_(state.depth++ == 0) {
+    if (outermost_) state_.outermost = &info;
+  }
+  ~Level() {
+    --state_.depth;
+    if (!outermost_) return;
+    state_.outermost = nullptr;
+    state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
+  }
+  Level(const Level&) = delete;
+  Level& operator=(const Level&) = delete;
+
+  void end() {
+    if (!outermost_) return;
+    state_.outermost = nullptr;
+    state_.operator_pins.release_after_operator();
+  }
+  [[nodiscard]] bool outermost() const { return outermost_; }
+
+ private:
+  ThreadState& state_;
+  bool outermost_;
+};
+
+void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  static thread_local std::vector<StorageUse> reused;
+  std::vector<StorageUse> storages = std::move(reused);  // operators nest
+  storages.clear();
+  const bool keep = info.kind == OpKind::kKeep;
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const auto& argument : info.arguments) {
+    collect_storages(stack[first + argument.index], argument.writes || keep, keep, storages);
+  }
+  std::optional<c10::Stream> stream;
+  if (info.takes_stream) {
+    for (std::size_t i = first; i < stack.size(); ++i) {
+      if (stack[i].isStream()) stream = stack[i].toStream();
+    }
+  }
+  if (keep) {
+    // Its own pins, so that only what it touches is kept.
+    Pins pins;
+    pins.add(storages, stream);
+    pins.keep();
+  } else {
+    state.operator_pins.add(storages, stream);
+  }
+  reused = std::move(storages);
+}
+
+DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
+  std::vector<StorageUse> storages;
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const auto& argument : info.arguments) {
+    collect_storages(stack[first + argument.index], false, false, storages);
+    for (const StorageUse& use : storages) {
+      if (auto* manager = active_manager(use.storage->device())) return manager;
+    }
+    storages.clear();
+  }
+  return nullptr;
+}
+
+/// Out of memory by another road than PyTorch's allocator: the driver, or a vendor library.
+bool says_out_of_memory(const c10::Error& error) {
+  const std::string& what = error.msg();
+  return what.find("out of memory") != std::string::npos ||
+         what.find("ALLOC_FAILED") != std::string::npos;
+}
+
+void call_with_retry(ThreadState& state, const OpInfo& info,
+                     const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                     c10::DispatchKeySet keys, c10::Stack& stack) {
+  const c10::Stack arguments(stack.end() - info.argument_count, stack.end());
+  const std::size_t base = stack.size() - info.argument_count;
+  try {
+    kernel.callBoxed(op, keys, &stack);
+    return;
+  } catch (const c10::Error& error) {
+    const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                        says_out_of_memory(error);
+    if (!memory) throw;
+    DeviceManager* manager = manager_under_pressure(info, arguments);
+    if (manager == nullptr) throw;
+    // What the first run's own parts pinned is not needed by the second.
+    state.operator_pins.release();
+    stack.resize(base);
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
+    manager->reclaim_everything();
+    ++manager->op_retries;
+  }
+  pin_arguments(state, info, stack);
+  kernel.callBoxed(op, keys, &stack);
+}
+
+}  // namespace
+
+void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                  const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  ThreadState& state = thread_state();
+  if (state.bypass > 0 || !any_active() || info.kind == OpKind::kTransparent) {
+    kernel.callBoxed(op, keys, &stack);
+    return;
+  }
+  if (info.kind == OpKind::kList && state.depth == 0 &&
+      run_in_chunks(info, kernel, op, keys, stack)) {
+    return;
+  }
+  Level level(state, info);
+  pin_arguments(state, info, stack);
+  if (level.outermost() && info.may_rerun && pressed()) {
+    call_with_retry(state, info, kernel, op, keys, stack);
+  } else {
+    kernel.callBoxed(op, keys, &stack);
+  }
+  level.end();
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,186 @@
+#include "adapters/torch/registry.h"
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "adapters/torch/backends.h"
+#include "adapters/torch/op_hook.h"
+
+namespace lms::torch {
+namespace {
+
+constexpr int kMaxGpus = 64;
+constexpr int kSlots = 1 + kMaxGpus;
+
+/// Position of a device in the tables; -1 for devices that LMS does not know.
+int slot_of(c10::Device device) noexcept {
+  if (device.type() == c10::DeviceType::CPU) return 0;
+  if (device.type() == c10::DeviceType::CUDA && device.index() + 1 < kSlots) {
+    return device.index() + 1;
+  }
+  return -1;
+}
+
+std::array<std::atomic<DeviceManager*>, kSlots> active_table{};
+std::atomic<int> active_count{0};
+std::atomic<bool> has_evicted{false};
+
+/// Managers and hooks. Never destroyed: tensors outlive static destructors.
+struct Registry {
+  std::mutex mutex;
+  std::array<std::unique_ptr<DeviceManager>, kSlots> managers;
+  std::unique_ptr<OpHook> cpu_hook;
+  std::unique_ptr<OpHook> cuda_hook;
+};
+
+Registry& registry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+c10::Device parse(const std::string& text) {
+  try {
+    c10::Device device(text);
+    if (device.type() == c10::DeviceType::CPU) return c10::Device(c10::DeviceType::CPU);
+    if (device.type() == c10::DeviceType::CUDA) {
+      const int index = device.has_index() ? device.index() : current_cuda_device();
+      return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)};
+    }
+  } catch (const c10::Error&) {
+    // Said below, with what would work.
+  }
+  throw BadSetting("LMS: device \"" + text +
+                   "\" cannot be managed; valid are \"cpu\", \"cuda\" and \"cuda:<index>\"");
+}
+
+DeviceManager& manager_in(Registry& all, c10::Device device) {
+  auto& manager = all.managers.at(slot_of(device));
+  if (!manager) {
+    manager = device.type() == c10::DeviceType::CPU ? make_cpu_manager()
+                                                    : make_cuda_manager(device.index());
+  }
+  return *manager;
+}
+
+bool type_in_use(c10::DeviceType type) {
+  const int first = type == c10::DeviceType::CPU ? 0 : 1;
+  const int last = type == c10::DeviceType::CPU ? 1 : kSlots;
+  for (int slot = first; slot < last; ++slot) {
+    if (active_table.at(slot).load() != nullptr) return true;
+  }
+  return false;
+}
+
+void stop(Registry& all, DeviceManager& manager) {
+  if (!manager.on()) return;
+  manager.stop();
+  active_table.at(slot_of(manager.device())).store(nullptr);
+  --active_count;
+  if (!type_in_use(c10::DeviceType::CPU)) all.cpu_hook.reset();
+  if (!type_in_use(c10::DeviceType::CUDA)) all.cuda_hook.reset();
+}
+
+}  // namespace
+
+DeviceManager* active_manager(c10::Device device) noexcept {
+  const int slot = slot_of(device);
+  return slot < 0 ? nullptr : active_table[static_cast<std::size_t>(slot)].load();
+}
+
+bool any_active() noexcept { return active_count.load(std::memory_order_relaxed) > 0; }
+
+bool pressed() noexcept { return has_evicted.load(std::memory_order_relaxed); }
+
+void mark_pressed() noexcept { has_evicted.store(true, std::memory_order_relaxed); }
+
+void enable_device(const std::string& text, const Settings& settings) {
+  const c10::Device device = parse(text);
+  Registry& all = registry();
+  std::lock_guard guard(all.mutex);
+  DeviceManager& manager = manager_in(all, device);
+  const bool was_on = manager.on();
+  manager.start(settings);
+  if (was_on) return;
+  auto& hook = device.type() == c10::DeviceType::CPU ? all.cpu_hook : all.cuda_hook;
+  active_table.at(slot_of(device)).store(&manager);
+  ++active_count;
+  if (!hook) hook = std::make_unique<OpHook>(device.type());
+}
+
+void disable_device(const std::string& text) {
+  Registry& all = registry();
+  if (text.empty()) {
+    for (const auto& name : enabled_devices()) disable_device(name);
+    return;
+  }
+  const c10::Device device = parse(text);
+  std::lock_guard guard(all.mutex);
+  if (const auto& manager = all.managers.at(slot_of(device))) stop(all, *manager);
+}
+
+std::vector<std::string> enabled_devices() {
+  std::vector<std::string> names;
+  for (const auto& entry : active_table) {
+    if (const DeviceManager* manager = entry.load()) names.push_back(manager->device().str());
+  }
+  return names;
+}
+
+std::vector<DeviceManager*> managers_of(const std::string& text, bool must_be_on) {
+  std::vector<DeviceManager*> found;
+  if (text.empty()) {
+    for (const auto& entry : active_table) {
+      if (DeviceManager* manager = entry.load()) found.push_back(manager);
+    }
+    return found;
+  }
+  const c10::Device device = parse(text);
+  DeviceManager* manager = active_manager(device);
+  if (manager == nullptr && must_be_on) {
+    throw BadSetting("LMS: is not enabled on " + device.str() +
+                     "; call torch_lms.enable(device=\"" + device.str() + "\") first");
+  }
+  if (manager == nullptr) {
+    Registry& all = registry();
+    std::lock_guard guard(all.mutex);
+    manager = all.managers.at(slot_of(device)).get();
+  }
+  if (manager != nullptr) found.push_back(manager);
+  return found;
+}
+
+std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
+  EngineStats engine;
+  {
+    EngineLock lock = manager.engine().lock();
+    engine = manager.engine().stats(lock);
+  }
+  std::map<std::string, std::int64_t> stats;
+  const auto counter = [&](const std::string& name, const Counter& value) {
+    stats[name + ".current"] = value.current;
+    stats[name + ".peak"] = value.peak;
+    stats[name + ".allocated"] = value.allocated;
+    stats[name + ".freed"] = value.freed;
+  };
+  counter("device.bytes", engine.device);
+  counter("absent.bytes", engine.below);
+  counter("blocks", engine.blocks);
+  counter("pinned.bytes", engine.pinned);
+  stats["kept.bytes.current"] = engine.kept.current;
+  stats["evictions"] = engine.evictions;
+  stats["evictions.clean"] = engine.clean_evictions;
+  stats["page_ins"] = engine.page_ins;
+  stats["bytes_out"] = engine.bytes_out;
+  stats["bytes_in"] = engine.bytes_in;
+  stats["operators"] = engine.operators;
+  stats["op_retries"] = manager.op_retries.load();
+  stats["list_splits"] = manager.list_splits.load();
+  stats["limit"] = manager.limit();
+  stats["host_limit"] = manager.host_limit();
+  manager.add_stats(stats);
+  return stats;
+}
+
+}  // namespace lms::torch

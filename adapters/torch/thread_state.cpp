@@ -1,0 +1,199 @@
+#include "adapters/torch/thread_state.h"
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace lms::torch {
+
+ThreadState& thread_state() noexcept {
+  static thread_local ThreadState state;
+  return state;
+}
+
+// Pins
+
+bool Pins::holds(const Block* block, bool writes) const {
+  // Looking back a little is enough to keep long nested operators from piling up pins.
+  constexpr std::size_t kLookBack = 32;
+  const std::size_t first = held_.size() > kLookBack ? held_.size() - kLookBack : 0;
+  for (std::size_t i = first; i < held_.size(); ++i) {
+    if (held_[i].use.block == block && (held_[i].use.writes || !writes)) return true;
+  }
+  return false;
+}
+
+void Pins::add(std::span<const StorageUse> storages, const std::optional<c10::Stream>& stream) {
+  c10::SmallVector<DeviceManager*, 2> managers;
+  for (const StorageUse& use : storages) {
+    DeviceManager* manager = active_manager(use.storage->device());
+    if (manager != nullptr && std::ranges::find(managers, manager) == managers.end()) {
+      managers.push_back(manager);
+    }
+  }
+  for (DeviceManager* manager : managers) add_on(*manager, storages, stream);
+}
+
+void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
+                  const std::optional<c10::Stream>& stream) {
+  c10::SmallVector<Use, 16> uses;
+  EngineLock lock = manager.engine().lock();
+  for (const StorageUse& use : storages) {
+    if (use.storage->device() != manager.device()) continue;
+    Block* block = manager.find_or_track(lock, *use.storage);
+    if (block != nullptr && !holds(block, use.writes)) uses.push_back({block, use.writes});
+  }
+  if (uses.empty()) return;
+  const auto sum_of_uses = [&] {
+    std::unordered_set<const Block*> seen;
+    Bytes sum = 0;
+    for (const Use& use : uses) sum += seen.insert(use.block).second ? use.block->size : 0;
+    return sum;
+  };
+  // Measured before pin() lets the lock go: afterwards a block may be gone.
+  const bool all_here = std::ranges::all_of(uses, [](const Use& use) {
+    return use.block->state != BlockState::kAbsent;
+  });
+  const Bytes bytes = all_here ? 0 : sum_of_uses();
+  try {
+    manager.engine().pin(lock, uses);
+  } catch (const OutOfMemory& error) {
+    if (lock.owns()) lock.unlock();
+    throw_out_of_memory(manager, bytes, "");
+  }
+  for (const Use& use : uses) held_.push_back({&manager, use});
+  manager.note_use(lock, uses, stream);
+}
+
+void Pins::release() noexcept {
+  while (!held_.empty()) {
+    DeviceManager* manager = held_.back().manager;
+    EngineLock lock = manager->engine().lock();
+    while (!held_.empty() && held_.back().manager == manager) {
+      manager->engine().unpin(lock, {&held_.back().use, 1});
+      held_.pop_back();
+    }
+  }
+}
+
+void Pins::release_after_operator() {
+  while (!held_.empty()) {
+    DeviceManager* manager = held_.back().manager;
+    EngineLock lock = manager->engine().lock();
+    while (!held_.empty() && held_.back().manager == manager) {
+      manager->engine().unpin(lock, {&held_.back().use, 1});
+      held_.pop_back();
+    }
+    manager->engine().operator_ended(lock);
+  }
+}
+
+void Pins::keep() {
+  for (const Held& held : held_) {
+    EngineLock lock = held.manager->engine().lock();
+    held.manager->engine().keep(lock, *held.use.block);
+  }
+}
+
+Bytes Pins::bytes(const DeviceManager& manager, bool absent_only) const {
+  std::vector<const Block*> blocks;
+  for (const Held& held : held_) {
+    if (held.manager == &manager) blocks.push_back(held.use.block);
+  }
+  std::ranges::sort(blocks);
+  const auto repeated = std::ranges::unique(blocks);
+  blocks.erase(repeated.begin(), repeated.end());
+  Bytes sum = 0;
+  for (const Block* block : blocks) {
+    if (!absent_only || block->state == BlockState::kAbsent) sum += block->size;
+  }
+  return sum;
+}
+
+// Storages
+
+namespace {
+
+void collect_tensor(const at::Tensor& tensor, bool writes, bool inside,
+                    std::vector<StorageUse>& found) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!tensor.defined()) return;
+  if (impl->has_storage()) {
+    c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    if (storage != nullptr) found.push_back({storage, writes});
+    return;
+  }
+  if (!inside) return;
+  if (tensor.layout() == c10::kSparse) {
+    auto* sparse = static_cast<at::SparseTensorImpl*>(impl);
+    collect_tensor(sparse->indices(), writes, inside, found);
+    collect_tensor(sparse->values(), writes, inside, found);
+  } else if (tensor.key_set().has_any(c10::sparse_csr_ks)) {
+    auto* compressed = static_cast<at::SparseCsrTensorImpl*>(impl);
+    collect_tensor(compressed->compressed_indices(), writes, inside, found);
+    collect_tensor(compressed->plain_indices(), writes, inside, found);
+    collect_tensor(compressed->values(), writes, inside, found);
+  }
+}
+
+}  // namespace
+
+void collect_storages(const c10::IValue& value, bool writes, bool inside,
+                      std::vector<StorageUse>& found) {
+  if (value.isTensor()) {
+    collect_tensor(value.toTensor(), writes, inside, found);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      collect_storages(element, writes, inside, found);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) {
+      collect_storages(element, writes, inside, found);
+    }
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) {
+      collect_storages(entry.value(), writes, inside, found);
+    }
+  } else if (value.isStorage()) {
+    const c10::Storage storage = value.toStorage();
+    if (storage) found.push_back({storage.unsafeGetStorageImpl(), writes});
+  }
+}
+
+// Errors
+
+void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::string& reason) {
+  const ThreadState& state = thread_state();
+  Bytes immovable = 0;
+  {
+    EngineLock lock = manager.engine().lock();
+    immovable = manager.engine().immovable(lock);
+  }
+  const Bytes held = state.operator_pins.bytes(manager);
+  const Bytes to_come = state.operator_pins.bytes(manager, /*absent_only=*/true);
+  const Bytes floor = immovable + to_come + requested;
+  std::string text = "LMS: out of memory on " + manager.device().str() + ": ";
+  if (state.outermost != nullptr) {
+    text += "operator " + state.outermost->name + " needs at least " +
+            format_bytes(held + requested) + " (" + std::to_string(held + requested) +
+            " bytes) at once: " + format_bytes(held) + " of inputs and " +
+            format_bytes(requested) + " more. ";
+  } else {
+    text += "an allocation of " + format_bytes(requested) + " does not fit. ";
+  }
+  text += "The limit is " + format_bytes(manager.limit()) +
+          "; the smallest limit that could work here is " + format_bytes(floor) + " (" +
+          std::to_string(floor) + " bytes). ";
+  if (!reason.empty()) text += reason + ". ";
+  text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
+  throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                              std::move(text));
+}
+
+}  // namespace lms::torch

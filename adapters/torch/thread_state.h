@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/Stream.h>
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "adapters/torch/device_manager.h"
+#include "adapters/torch/op_info.h"
+
+namespace lms::torch {
+
+/// One storage that is about to be used.
+struct StorageUse {
+  c10::StorageImpl* storage;
+  bool writes;
+};
+
+/// Blocks that a thread holds on the device; lets them go when destroyed. Move-only.
+class Pins {
+ public:
+  Pins() = default;
+  ~Pins() { release(); }
+  Pins(Pins&& other) noexcept : held_(std::move(other.held_)) { other.held_.clear(); }
+  Pins& operator=(Pins&&) = delete;
+
+  /// Makes the storages that LMS manages resident and holds them. On an exception the earlier
+  /// pins remain and none of these is held.
+  void add(std::span<const StorageUse> storages, const std::optional<c10::Stream>& stream = {});
+  /// Lets everything go.
+  void release() noexcept;
+  /// release(), and tells every engine concerned that an outermost operator has ended.
+  void release_after_operator();
+  /// What is held stays resident until its storage dies.
+  void keep();
+
+  [[nodiscard]] bool empty() const { return held_.empty(); }
+  /// Bytes held of one device, each block counted once; `absent_only`: those not on the device.
+  [[nodiscard]] Bytes bytes(const DeviceManager& manager, bool absent_only = false) const;
+
+ private:
+  struct Held {
+    DeviceManager* manager;
+    Use use;
+  };
+  void add_on(DeviceManager& manager, std::span<const StorageUse> storages,
+              const std::optional<c10::Stream>& stream);
+  [[nodiscard]] bool holds(const Block* block, bool writes) const;
+
+  std::vector<Held> held_;
+};
+
+/// What LMS knows of the calling thread.
+struct ThreadState {
+  int depth = 0;                       ///< hooked operators on the stack
+  const OpInfo* outermost = nullptr;   ///< the first of them
+  Pins operator_pins;                  ///< held until the outermost operator ends
+  std::vector<Pins> access_scopes;     ///< innermost last
+  int bypass = 0;                      ///< > 0: LMS itself is calling operators
+};
+
+ThreadState& thread_state() noexcept;
+
+/// Appends every storage that `value` holds, however deeply nested in lists, tuples and
+/// dictionaries. With `inside` also those within sparse tensors.
+void collect_storages(const c10::IValue& value, bool writes, bool inside,
+                      std::vector<StorageUse>& found);
+
+/// The error of a budget that cannot hold what is needed at once: names the running operator, what
+/// it holds, what is asked for, and the smallest limit that could work.
+[[noreturn]] void throw_out_of_memory(DeviceManager& manager, Bytes requested,
+                                      const std::string& reason);
+
+}  // namespace lms::torch
