@@ -1,0 +1,42 @@
+# LMS: `make demo` and `make test` do all of their own set-up. See CONTRIBUTING.md.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-gpu test-newest bench build vendor format check-format tidy clean
+
+ARGS ?=
+FILES ?=
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):  *## /  make \1\t/p' Makefile | expand -t 24
+
+demo:  ## train a brain segmentation in memory, then in less than a third of it (ARGS)
+	@scripts/demo.sh $(ARGS)
+
+test:  ## all tests that need no GPU
+	@scripts/test.sh
+
+test-gpu:  ## the tests on a GPU, with the machine's own python3 (PYTHON) and its PyTorch
+	@scripts/test_gpu.sh
+
+test-newest:  ## build for and test the newest PyTorch, on the CPU
+	@scripts/test_newest.sh
+
+bench:  ## benchmarks on a GPU (ARGS="--suite ..." or "--help")
+	@scripts/bench.sh $(ARGS)
+
+build:  ## the development build, in build/
+	@scripts/build.sh
+
+vendor:  ## fill .vendor/ for a test machine without a network
+	@scripts/vendor.sh
+
+format:  ## format the sources
+	@scripts/format.sh
+
+check-format:  ## fail if a source is not formatted
+	@scripts/format.sh --check
+
+tidy:  ## clang-tidy (FILES="src/base/bytes.cpp ...")
+	@scripts/tidy.sh $(FILES)
+
+clean:  ## remove all builds; the virtual environments stay
+	rm -rf build build-asan build-tsan build-gpu build-newest python/torch_lms/lib

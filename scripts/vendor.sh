@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Fills .vendor/ with what a test machine without a network may lack: GoogleTest (source), rapidcheck
+# (headers and library), pytest (pure Python). From this system's packages where they are installed,
+# else downloaded with apt; needs no root. At most 64 MiB.
+source "$(dirname "$0")/common.sh"
+scripts/setup.sh
+vendor=$ROOT/.vendor
+fresh=$(mktemp -d)
+trap 'rm -rf "$fresh"' EXIT
+unpacked=$fresh/packages
+mkdir -p "$unpacked" "$fresh/vendor/rapidcheck/lib"
+
+# folder_of PACKAGE PATH: where the root of an installed, or else a downloaded, package is.
+folder_of() {
+  if [ -e "$2" ]; then
+    echo /
+    return
+  fi
+  command -v apt-get >/dev/null || die "$1 is not installed, and there is no apt to download it"
+  (cd "$fresh" && apt-get download -qq "$1" >&2 && dpkg -x "$1"_*.deb "$unpacked") ||
+    die "$1 could not be downloaded"
+  echo "$unpacked"
+}
+
+say "GoogleTest"
+from=$(folder_of googletest /usr/src/googletest/CMakeLists.txt)
+cp -rL "$from/usr/src/googletest" "$fresh/vendor/googletest"
+
+say "rapidcheck"
+from=$(folder_of librapidcheck-dev /usr/include/rapidcheck.h)
+mkdir "$fresh/vendor/rapidcheck/include"
+cp -r "$from"/usr/include/rapidcheck "$from"/usr/include/rapidcheck.h "$fresh/vendor/rapidcheck/include/"
+cp "$from"/usr/lib/*/librapidcheck.a "$fresh/vendor/rapidcheck/lib/"
+
+say "pytest"
+.venv/bin/python -m pip install -q --disable-pip-version-check --only-binary :all: --no-compile \
+  --target "$fresh/vendor/python" "$(grep '^pytest==' requirements/dev.txt)"
+[ -z "$(find "$fresh/vendor/python" -name '*.so')" ] || die "pytest's requirements are not pure Python"
+
+size=$(du -sm "$fresh/vendor" | cut -f1)
+[ "$size" -le 64 ] || die ".vendor would take $size MiB, more than 64"
+rm -rf "$vendor"
+mv "$fresh/vendor" "$vendor"
+echo ".vendor: $size MiB"
