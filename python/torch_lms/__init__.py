@@ -1,0 +1,291 @@
+"""Large Model Support: train past the memory of the device, on stock PyTorch, with one line.
+
+>>> import torch_lms
+>>> torch_lms.enable(limit="12GiB")  # nothing else changes in the training script
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import _access, _library, _settings
+from ._settings import Settings
+from ._summary import format_summary
+from ._version import __version__
+
+__all__ = [
+    "__version__",
+    "devices",
+    "disable",
+    "enable",
+    "get_host_limit",
+    "get_limit",
+    "get_min_block",
+    "is_enabled",
+    "managed",
+    "memory_stats",
+    "memory_summary",
+    "reclaim_inactive",
+    "reset_peak_memory_stats",
+]
+
+Device = torch.device | str | int | None
+
+_log = logging.getLogger("torch_lms")
+_COLUMNS = ("current", "peak", "allocated", "freed")
+_lock = threading.RLock()
+_in_force: dict[str, Settings] = {}
+
+
+def enable(
+    limit: int | str | None = None,
+    host_limit: int | str | None = None,
+    min_block: int | str | None = None,
+    device: Device = None,
+    *,
+    directory: str | None = None,
+    stress: bool | None = None,
+    verify: bool | None = None,
+    log: str | None = None,
+    **unknown: Any,
+) -> None:
+    """Starts managing a device's memory; if it is managed already, changes the settings.
+
+    Each setting can also come from a variable (``LMS_LIMIT``, ``LMS_HOST_LIMIT``,
+    ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_LOG``).
+    An argument beats its variable, which beats the default.
+
+    Args:
+        limit: memory to stay below on the device: bytes, or a string such as ``"12GiB"`` or
+            ``"50%"`` (of the device's memory). By default what the device has free, less a margin.
+        host_limit: the same for the tier below: main memory below a GPU, a file below the CPU.
+        min_block: smaller tensors stay where they are. By default ``"1MiB"``. On a device that is
+            managed already it can only become smaller: blocks that are out must still be found.
+        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or a CUDA device's number.
+            By default CUDA's current device, or the CPU where there is none.
+        directory: where the file tier lives.
+        stress: evict everything after every operator. For tests: slow.
+        verify: check bytes on every page-in. For tests: slow.
+        log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
+
+    Raises:
+        TypeError: an unknown setting.
+        ValueError: a bad value, or an unknown ``LMS_*`` variable.
+        RuntimeError: the library cannot be used here (see the message), or refuses.
+    """
+    _settings.check_names(unknown)
+    settings = _settings.resolve(
+        {
+            "limit": limit,
+            "host_limit": host_limit,
+            "min_block": min_block,
+            "device": device,
+            "directory": directory,
+            "stress": stress,
+            "verify": verify,
+            "log": log,
+        }
+    )
+    _enable(settings)
+
+
+def _enable(settings: Settings) -> None:
+    ops = _library.ops()
+    with _lock:
+        fresh = not _access.is_installed()
+        _access.install()  # before any block can be out
+        try:
+            ops.enable(
+                settings.device,
+                settings.limit,
+                settings.host_limit,
+                settings.min_block,
+                settings.directory,
+                settings.stress,
+                settings.verify,
+            )
+        except BaseException:
+            if fresh and not ops.devices():
+                _access.remove()
+            raise
+        _in_force[settings.device] = settings
+        _start_log(settings.log)
+        _log.info(
+            "managing %s: limit %d bytes, blocks of at least %d bytes",
+            settings.device,
+            ops.limit(settings.device),
+            settings.min_block,
+        )
+
+
+def _start_log(level: str) -> None:
+    if level == "off":
+        _log.setLevel(logging.NOTSET)
+        return
+    _log.setLevel(level.upper())
+    if not _log.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        _log.addHandler(handler)
+
+
+def disable(device: Device = None) -> None:
+    """Stops managing ``device``, by default every device. Idempotent.
+
+    All bytes return to the device (for CPU tensors: to plain memory). If they do not fit, the error
+    says so and managing goes on.
+    """
+    if not _library.is_loaded():
+        return
+    ops = _library.ops()
+    with _lock:
+        names = list(ops.devices()) if device is None else [_settings.parse_device(device)]
+        try:
+            for name in names:
+                if ops.is_enabled(name):
+                    ops.disable(name)
+                    _log.info("no longer managing %s", name)
+        finally:
+            left = set(ops.devices())
+            for name in set(_in_force) - left:
+                del _in_force[name]
+            if not left:
+                _access.remove()
+
+
+@contextlib.contextmanager
+def managed(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """``enable(...)`` for the length of a ``with`` block; then the state from before returns.
+
+    One thing does not, if the device was managed before: a ``min_block`` that the block lowered.
+    """
+    name = _resolve_name(args, kwargs)
+    with _lock:
+        before = _current(name)
+    enable(*args, **kwargs)
+    try:
+        yield
+    finally:
+        if before is None:
+            disable(name)
+        else:
+            _enable(before)
+
+
+def _resolve_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The device that ``enable(*args, **kwargs)`` would manage."""
+    given = args[3] if len(args) > 3 else kwargs.get("device")
+    return _settings.resolve({"device": given}).device
+
+
+def _current(name: str) -> Settings | None:
+    """The settings in force on a device, with the limit that was found, or None."""
+    if not is_enabled(name):
+        return None
+    ops = _library.ops()
+    known = _in_force.get(name) or _settings.resolve({"device": name})
+    return Settings(
+        device=name,
+        limit=ops.limit(name),
+        host_limit=ops.host_limit(name),
+        min_block=ops.min_block(name),
+        directory=known.directory,
+        stress=known.stress,
+        verify=known.verify,
+        log=known.log,
+    )
+
+
+def devices() -> list[str]:
+    """The devices that are managed now."""
+    return list(_library.ops().devices()) if _library.is_loaded() else []
+
+
+def is_enabled(device: Device = None) -> bool:
+    """Whether ``device`` is managed; without an argument, whether any is."""
+    if not _library.is_loaded():
+        return False
+    if device is None:
+        return bool(devices())
+    return bool(_library.ops().is_enabled(_settings.parse_device(device)))
+
+
+def _managed_device(device: Device) -> str | None:
+    """The managed device that is meant: the one named; else the default one, or the only one."""
+    enabled = devices()
+    if device is not None:
+        name = _settings.parse_device(device)
+        return name if name in enabled else None
+    if len(enabled) == 1:
+        return enabled[0]
+    name = _settings.resolve({}).device if enabled else ""
+    return name if name in enabled else None
+
+
+def _require(device: Device) -> str:
+    name = _managed_device(device)
+    if name is None:
+        what = "no device" if device is None else f"device {str(device)!r}"
+        raise RuntimeError(
+            f"torch_lms: {what} is managed (managed now: {', '.join(devices()) or 'none'}); "
+            "call torch_lms.enable() first"
+            if device is not None or not devices()
+            else f"torch_lms: several devices are managed ({', '.join(devices())}): name one"
+        )
+    return name
+
+
+def get_limit(device: Device = None) -> int:
+    """The limit in force on a managed device, in bytes. RuntimeError if it is not managed."""
+    return int(_library.ops().limit(_require(device)))
+
+
+def get_host_limit(device: Device = None) -> int:
+    """The limit in force on the tier below a managed device, in bytes."""
+    return int(_library.ops().host_limit(_require(device)))
+
+
+def get_min_block(device: Device = None) -> int:
+    """The size in bytes below which tensors are not managed."""
+    return int(_library.ops().min_block(_require(device)))
+
+
+def memory_stats(device: Device = None) -> OrderedDict[str, int]:
+    """Statistics of a managed device: flat dotted keys in order, in the shape of
+    ``torch.cuda.memory_stats()``. Bytes and counts are ints. A tier that the device does not have
+    holds 0 bytes. Empty if the device is not managed."""
+    name = _managed_device(device)
+    if name is None:
+        return OrderedDict()
+    stats = dict(_library.ops().stats(name))
+    for tier in ("host", "file"):
+        if f"{tier}.bytes.current" not in stats:
+            stats.update({f"{tier}.bytes.{column}": 0 for column in _COLUMNS})
+    return OrderedDict(sorted(stats.items()))
+
+
+def memory_summary(device: Device = None) -> str:
+    """The statistics of a managed device as a table to read."""
+    name = _managed_device(device)
+    return format_summary(name, memory_stats(name) if name is not None else {})
+
+
+def reset_peak_memory_stats(device: Device = None) -> None:
+    """Starts every ``peak`` anew from its current value. Without effect if nothing is managed."""
+    name = _managed_device(device)
+    if name is not None:
+        _library.ops().reset_peak(name)
+
+
+def reclaim_inactive(device: Device = None) -> int:
+    """Evicts everything that is not in use; returns the bytes that left the device."""
+    name = _managed_device(device)
+    return 0 if name is None else int(_library.ops().reclaim_inactive(name))

@@ -1,0 +1,7 @@
+"""``python -m torch_lms``: the doctor."""
+
+import sys
+
+from .doctor import main
+
+sys.exit(main())

@@ -1,0 +1,176 @@
+"""Kernel launchers and graph captures that read raw pointers: Triton, Inductor, CUDA graphs.
+
+A launcher gets an access scope, so that blocks are held for the launch alone. A launch only queues
+its kernel, but whatever moves its blocks afterwards waits for the same stream.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from . import _library
+from ._patches import Patches
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the wrappers need of ``_access``."""
+
+    access: Callable[[torch.Tensor], None]
+    scope: Callable[[], AbstractContextManager[None]]
+    call: Callable[..., None]
+    tracing: Callable[[], bool]
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+    return (value for value in values if isinstance(value, torch.Tensor))
+
+
+def _launches(patches: Patches, how: Access, walk: bool) -> Callable[[Any], Any]:
+    """Makes wrappers that run a launcher in a scope, with ``walk`` on all its tensors at once."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not patches.active or how.tracing():
+                return original(*args, **kwargs)
+            with how.scope():
+                if walk:
+                    for tensor in _tensors((*args, *kwargs.values())):
+                        how.access(tensor)
+                return original(*args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
+def _cpu_kernel(patches: Patches, how: Access, kernel: Any) -> Any:
+    """Wraps one compiled CPU kernel of Inductor's, which reads the pointers of its arguments."""
+
+    def launch(*args: Any) -> Any:
+        if not patches.active:
+            return kernel(*args)
+        with how.scope():
+            for tensor in _tensors(args):
+                how.access(tensor)
+            return kernel(*args)
+
+    return launch
+
+
+def _wrap_cpu_kernels(patches: Patches, how: Access, names: dict[str, Any]) -> None:
+    """Wraps the compiled CPU kernels among a generated module's globals."""
+    for name, value in list(names.items()):
+        if isinstance(value, BuiltinFunctionType) and value.__name__ == "kernel":
+            patches.replace_item(names, name, _cpu_kernel(patches, how, value))
+
+
+def _patch_codecache(patches: Patches, how: Access, module: ModuleType) -> None:
+    for generated in list(module.PyCodeCache.modules):
+        _wrap_cpu_kernels(patches, how, vars(generated))
+
+
+def _patch_async_compile(patches: Patches, how: Access, module: ModuleType) -> None:
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wait(self: Any, scope: dict[str, Any]) -> None:
+            original(self, scope)
+            if patches.active:
+                _wrap_cpu_kernels(patches, how, scope)
+
+        return wait
+
+    patches.replace(module.AsyncCompile, "wait", make)
+
+
+def _patch_output_code(patches: Patches, how: Access, module: ModuleType) -> None:
+    """A graph under Inductor's C++ wrapper shows none of its kernels: hold all that it uses."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def __call__(self: Any, inputs: Any) -> Any:
+            if not patches.active or not self.fx_kwargs.get("cpp_wrapper"):
+                return original(self, inputs)
+            ops = _library.ops()
+            with how.scope():
+                for tensor in _tensors(inputs):
+                    how.access(tensor)
+                how.call(ops.capture_begin.default, "")
+                try:
+                    return original(self, inputs)
+                finally:
+                    how.call(ops.capture_end.default, "")
+
+        return __call__
+
+    patches.replace(module.CompiledFxGraph, "__call__", make)
+
+
+def _patch_graphs(patches: Patches, how: Access) -> None:
+    """Blocks that a CUDA graph uses have their addresses written into it: they are kept."""
+    began = "_lms_device"
+
+    def make_begin(original: Any) -> Any:
+        @functools.wraps(original)
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+            device = f"cuda:{torch.cuda.current_device()}"
+            ops = _library.ops()
+            if not patches.active or not ops.is_enabled(device):
+                return original(self, *args, **kwargs)
+            how.call(ops.capture_begin.default, device)
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException:
+                how.call(ops.capture_end.default, device)
+                raise
+            setattr(self, began, device)
+            return result
+
+        return capture_begin
+
+    def make_end(original: Any) -> Any:
+        @functools.wraps(original)
+        def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                device = self.__dict__.pop(began, None)
+                if device is not None:
+                    how.call(_library.ops().capture_end.default, device)
+
+        return capture_end
+
+    patches.replace(torch.cuda.CUDAGraph, "capture_begin", make_begin)
+    patches.replace(torch.cuda.CUDAGraph, "capture_end", make_end)
+
+
+def patch(patches: Patches, how: Access) -> None:
+    """Wraps the launchers of the modules that are loaded, and of the others as they come."""
+    _patch_graphs(patches, how)
+    # Triton's launchers ask each argument for data_ptr(), which is wrapped itself; Inductor's own
+    # launcher need not.
+    patches.when_imported(
+        {
+            "triton.runtime.jit": lambda module: patches.replace(
+                module.JITFunction, "run", _launches(patches, how, walk=False)
+            ),
+            "torch._inductor.runtime.triton_heuristics": lambda module: patches.replace(
+                module.CachingAutotuner, "run", _launches(patches, how, walk=True)
+            ),
+            "torch._inductor.codecache": lambda module: _patch_codecache(patches, how, module),
+            "torch._inductor.async_compile": lambda module: _patch_async_compile(
+                patches, how, module
+            ),
+            "torch._inductor.output_code": lambda module: _patch_output_code(
+                patches, how, module
+            ),
+        }
+    )

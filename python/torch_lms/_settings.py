@@ -1,0 +1,342 @@
+"""Settings: one table of names, variables, defaults and parsers.
+
+Argument beats variable beats default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+AUTOMATIC = -1  # what the operators take for "find it out"
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*|%)\s*")
+_AMOUNT_HELP = "bytes as an int, or a string such as '12GiB', '800MB' or '50%'"
+_LARGEST = 2**63 - 1
+_LOG_LEVELS = ("off", "info", "debug")
+
+
+def parse_bytes(value: Any, total: Callable[[], int] | None = None, least: int = 1) -> int:
+    """Bytes from an int or a string (``12GiB``, ``1.5GB``, ``4096``, ``50%``).
+
+    Args:
+        value: the amount. Units are powers of 1000 (KB, MB, ...) or of 1024 (KiB, MiB, ...).
+        total: gives the bytes that 100 % stands for; without it a percentage is an error.
+        least: the smallest amount that is accepted.
+
+    Raises:
+        ValueError: what was given is not an amount, or is out of range.
+    """
+    if isinstance(value, str):
+        match = _AMOUNT.fullmatch(value)
+        if match is None:
+            raise ValueError(f"{value!r} is not an amount: give {_AMOUNT_HELP}")
+        number, unit = match.groups()
+        if unit == "%":
+            if total is None:
+                raise ValueError(f"{value!r}: a percentage is not possible here")
+            if not 0 < float(number) <= 100:
+                raise ValueError(f"{value!r} is not between 0% and 100%")
+            result = int(total() * float(number) / 100)
+        else:
+            scale = _UNITS.get(unit.upper())
+            if scale is None:
+                raise ValueError(
+                    f"{value!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, TiB, KB, MB, "
+                    "GB, TB or %"
+                )
+            if scale == 1 and "." in number:
+                raise ValueError(f"{value!r} is not a whole number of bytes; or was '%' meant?")
+            result = int(number) * scale if "." not in number else int(float(number) * scale)
+    elif isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{value!r} is not an amount: give {_AMOUNT_HELP}")
+    else:
+        result = value.__index__()
+    if not least <= result <= _LARGEST:
+        raise ValueError(f"{value!r} is out of range: at least {least} B is needed")
+    return result
+
+
+def parse_flag(value: Any) -> bool:
+    """A bool from a bool, 0/1, or one of 1/0, true/false, yes/no, on/off (any case)."""
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError(f"{value!r} is not a switch: use 1 or 0, true or false, yes or no, on or off")
+
+
+def parse_log(value: Any) -> str:
+    """One of ``off``, ``info``, ``debug``."""
+    text = str(value).strip().lower()
+    if text not in _LOG_LEVELS:
+        raise ValueError(f"{value!r} is not a log level: use {', '.join(_LOG_LEVELS)}")
+    return text
+
+
+def parse_device(value: Any) -> str:
+    """The device's full name: ``cpu``, or ``cuda:N`` of a device that is present.
+
+    ``None`` is CUDA's current device where there is one, else the CPU; an int is a CUDA device.
+    """
+    if value is None:
+        value = "cuda" if torch.cuda.is_available() else "cpu"
+    text = value.strip() if isinstance(value, str) else value
+    if isinstance(text, bool):
+        raise ValueError(f"{value!r} is not a device: use 'cpu', 'cuda' or 'cuda:N'")
+    try:
+        if isinstance(text, int) or (isinstance(text, str) and text.isdigit()):
+            device = torch.device("cuda", int(text))
+        else:
+            device = torch.device(text)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{value!r} is not a device: use 'cpu', 'cuda' or 'cuda:N'"
+        ) from error
+    if device.type == "cpu":
+        return "cpu"
+    if device.type != "cuda":
+        raise ValueError(f"device {str(device)!r} is not supported: use 'cpu', 'cuda' or 'cuda:N'")
+    if not torch.cuda.is_available():
+        raise ValueError(f"device {str(device)!r}: PyTorch sees no CUDA device here; use 'cpu'")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if not 0 <= index < torch.cuda.device_count():
+        raise ValueError(
+            f"device {str(device)!r} does not exist: there are {torch.cuda.device_count()}"
+        )
+    return f"cuda:{index}"
+
+
+def file_system_of(path: str | os.PathLike[str]) -> str:
+    """The type of the file system that holds ``path`` (``ext4``, ``tmpfs``...), or ``unknown``."""
+    try:
+        target = os.path.realpath(path)
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    best, kind = -1, "unknown"
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        point = left.split(" ")[4].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:
+            best, kind = len(point), right.split(" ")[0]
+    return kind
+
+
+def default_directory() -> str:
+    """The first of TMPDIR, /var/tmp and the working directory that can be written and is on a
+    disk (a tmpfs is memory, which would defeat the purpose); else the system's own choice."""
+    for candidate in (os.environ.get("TMPDIR"), "/var/tmp", os.getcwd()):
+        if (
+            candidate
+            and os.path.isdir(candidate)
+            and os.access(candidate, os.W_OK | os.X_OK)
+            and file_system_of(candidate) not in ("tmpfs", "ramfs")
+        ):
+            return os.path.abspath(candidate)
+    return tempfile.gettempdir()
+
+
+def parse_directory(value: Any) -> str:
+    """An absolute path of a directory that exists and can be written."""
+    try:
+        path = os.path.abspath(os.fspath(value))
+    except TypeError as error:
+        raise ValueError(f"{value!r} is not a path") from error
+    if not os.path.isdir(path):
+        raise ValueError(f"{path!r} is not a directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ValueError(f"{path!r} cannot be written")
+    return path
+
+
+def memory_limit_of_group() -> int | None:
+    """The smallest memory limit of this process's control groups, or None if there is none."""
+    limits = []
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, name = Path("/sys/fs/cgroup"), "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            try:
+                text = (folder / name).read_text().strip()
+            except OSError:
+                text = "max"
+            if text.isdigit() and int(text) < 2**60:
+                limits.append(int(text))
+            if folder == root:
+                break
+    return min(limits, default=None)
+
+
+def host_memory() -> int:
+    """Bytes of main memory that this process may use: the machine's, or its control group's."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine, memory_limit_of_group() or machine)
+
+
+def device_memory(device: str) -> int:
+    """Bytes that 100 % of ``device`` stands for."""
+    if device == "cpu":
+        return host_memory()
+    return torch.cuda.get_device_properties(device).total_memory
+
+
+def tier_below(device: str, directory: str) -> int:
+    """Bytes that 100 % of the tier below ``device`` stands for: main memory below a GPU, the free
+    space of the file system below the CPU."""
+    if device != "cpu":
+        return host_memory()
+    space = os.statvfs(directory)
+    return space.f_frsize * space.f_bavail
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings in force, resolved: bytes are ints, -1 meaning that the library finds it out."""
+
+    device: str
+    limit: int
+    host_limit: int
+    min_block: int
+    directory: str
+    stress: bool
+    verify: bool
+    log: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table: ``parse(value, earlier)`` sees the rows above as ``earlier``."""
+
+    name: str
+    variable: str
+    default: Any
+    parse: Callable[[Any, Mapping[str, Any]], Any]
+    doc: str
+
+
+def _limit(value: Any, earlier: Mapping[str, Any]) -> int:
+    return parse_bytes(value, lambda: device_memory(earlier["device"]))
+
+
+def _host_limit(value: Any, earlier: Mapping[str, Any]) -> int:
+    return parse_bytes(value, lambda: tier_below(earlier["device"], earlier["directory"]))
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting("device", "LMS_DEVICE", None, lambda v, _: parse_device(v),
+            "what to manage: 'cuda', 'cuda:N' or 'cpu'; by default CUDA's current device, else the "
+            "CPU"),
+    Setting("directory", "LMS_DIR", None, lambda v, _: parse_directory(v),
+            "where the file tier lives; by default the first of TMPDIR and /var/tmp on a disk"),
+    Setting("limit", "LMS_LIMIT", None, _limit,
+            "memory to stay below on the device: bytes, '12GiB', '50%'; by default what is free, "
+            "less a margin"),
+    Setting("host_limit", "LMS_HOST_LIMIT", None, _host_limit,
+            "memory to stay below in the tier under the device: bytes, '64GiB', '80%'; by default "
+            "found automatically"),
+    Setting("min_block", "LMS_MIN_BLOCK", "1MiB", lambda v, _: parse_bytes(v, least=0),
+            "smaller tensors stay where they are"),
+    Setting("stress", "LMS_STRESS", False, lambda v, _: parse_flag(v),
+            "evict everything after every operator, to test"),
+    Setting("verify", "LMS_VERIFY", False, lambda v, _: parse_flag(v),
+            "check bytes on every page-in, to test"),
+    Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
+            "what to say on standard error: off, info or debug"),
+)  # fmt: skip
+
+# Variables that are not settings of enable(): where the library is, and what the build looks at.
+OTHER_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR")
+
+
+def _suggest(name: str, valid: list[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def check_names(unknown: Mapping[str, Any]) -> None:
+    """Raises TypeError if any argument is left over, naming the valid ones."""
+    valid = [setting.name for setting in TABLE]
+    for name in unknown:
+        raise TypeError(
+            f"torch_lms: unknown setting {name!r}{_suggest(name, valid)} "
+            f"(valid: {', '.join(valid)})"
+        )
+
+
+def check_variables(environ: Mapping[str, str]) -> None:
+    """Raises ValueError if an ``LMS_*`` variable is unknown, naming the valid ones."""
+    valid = [setting.variable for setting in TABLE] + list(OTHER_VARIABLES)
+    for name in environ:
+        if name.startswith("LMS_") and name not in valid:
+            raise ValueError(
+                f"torch_lms: unknown environment variable {name}{_suggest(name, valid)} "
+                f"(valid: {', '.join(valid)})"
+            )
+
+
+def resolve(
+    arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from arguments, then variables, then defaults. None means "not given".
+
+    Raises:
+        TypeError: an unknown argument name.
+        ValueError: an unknown ``LMS_*`` variable, or a bad value; the message names the source.
+    """
+    environ = os.environ if environ is None else environ
+    check_names({k: v for k, v in arguments.items() if k not in {s.name for s in TABLE}})
+    check_variables(environ)
+    values: dict[str, Any] = {}
+    for setting in TABLE:
+        given = arguments.get(setting.name)
+        source = setting.name
+        if given is None and environ.get(setting.variable, "") != "":
+            given, source = environ[setting.variable], setting.variable
+        if given is None:
+            given = setting.default
+        if given is None and setting.name == "directory":
+            values["directory"] = default_directory()
+            continue
+        if given is None and setting.name != "device":
+            values[setting.name] = AUTOMATIC
+            continue
+        try:
+            values[setting.name] = setting.parse(given, values)
+        except ValueError as error:
+            raise ValueError(f"torch_lms: {source}: {error} ({setting.doc})") from None
+    return Settings(**values)
