@@ -1,0 +1,48 @@
+"""Shared by all Python tests: the package from this tree, a clean environment, nothing left on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+
+import torch
+
+import torch_lms
+
+KEPT_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR", "LMS_DIR")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+@pytest.fixture(autouse=True)
+def clean_slate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings from outside, and everything off again after the test."""
+    for name in list(os.environ):
+        if name.startswith("LMS_") and name not in KEPT_VARIABLES:
+            monkeypatch.delenv(name)
+    yield
+    torch_lms.disable()
+
+
+@pytest.fixture
+def stress() -> Iterator[None]:
+    """The CPU is managed, and every block leaves after every operator."""
+    with torch_lms.managed(limit="256MiB", min_block=1, device="cpu", stress=True):
+        yield

@@ -1,0 +1,429 @@
+"""Raw access from Python gives the right bytes while everything is evicted after every operator."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import importlib
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lms
+from torch_lms import _access
+from torch_lms._patches import Patches, _PostImport
+
+N = 5000
+
+
+def absent(scale: int = 2) -> torch.Tensor:
+    """0, 2, 4, ... in a block that is out when this returns."""
+    tensor = torch.arange(N, dtype=torch.int32)
+    tensor.mul_(scale)
+    assert torch.ops.lms.state(tensor) == "absent"
+    return tensor
+
+
+def expected(scale: int = 2) -> np.ndarray:
+    return np.arange(N, dtype=np.int32) * scale
+
+
+def cycle(tensor: torch.Tensor) -> torch.Tensor:
+    """Operators in which a block that may leave would leave and come back, twice."""
+    tensor.add_(0)
+    return tensor.add_(0)
+
+
+def state(tensor: torch.Tensor) -> str:
+    return torch.ops.lms.state(tensor)
+
+
+@pytest.mark.usefixtures("stress")
+class TestEscapes:
+    """The pointer gets out: reads and writes through it are seen for as long as the block lives."""
+
+    def check(self, tensor: torch.Tensor, view: np.ndarray) -> None:
+        assert np.array_equal(view, expected())
+        assert state(tensor) != "absent"
+        view[7] = -1  # a write that no hook sees
+        cycle(tensor)
+        assert tensor[7].item() == -1
+        tensor[8] = -2
+        assert view[8] == -2
+        assert not torch_lms.reclaim_inactive()
+        assert view[8] == -2 and tensor[7].item() == -1
+
+    def test_numpy(self) -> None:
+        tensor = absent()
+        self.check(tensor, tensor.numpy())
+
+    def test_asarray(self) -> None:
+        tensor = absent()
+        self.check(tensor, np.asarray(tensor))
+
+    def test_dlpack(self) -> None:
+        tensor = absent()
+        self.check(tensor, np.from_dlpack(tensor))
+
+    def test_to_dlpack(self) -> None:
+        tensor = absent()
+        other = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(tensor))
+        self.check(tensor, other.numpy())
+
+    @pytest.mark.parametrize(
+        "pointer",
+        [
+            lambda t: t.data_ptr(),
+            lambda t: t.untyped_storage().data_ptr(),
+            lambda t: t._typed_storage()._data_ptr(),
+        ],
+    )
+    def test_pointer(self, pointer: Callable[[torch.Tensor], int]) -> None:
+        tensor = absent()
+        array = (ctypes.c_int32 * N).from_address(pointer(tensor))
+        self.check(tensor, np.frombuffer(array, dtype=np.int32))
+
+    def test_parameter_and_view(self) -> None:
+        parameter = torch.nn.Parameter(torch.arange(float(N)).mul_(2))
+        assert state(parameter) == "absent"
+        assert np.array_equal(parameter[1:].detach().numpy(), np.arange(1, N) * 2.0)
+        assert state(parameter) == "kept"
+
+    def test_clean_block_written_raw(self) -> None:
+        tensor = absent()
+        tensor.sum()  # in and out again, unchanged: its copy below is valid
+        address = tensor.data_ptr()
+        ctypes.memset(address, 0, tensor.nbytes)
+        cycle(tensor)
+        assert tensor.sum().item() == 0
+
+    def test_share_memory(self) -> None:
+        tensor = absent()
+        tensor.share_memory_()
+        assert tensor.is_shared()
+        assert np.array_equal(tensor.numpy(), expected())
+        assert torch.equal(cycle(tensor), torch.arange(N, dtype=torch.int32) * 2)
+
+    def test_sent_to_a_process(self) -> None:
+        tensor = absent()
+        queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        queue.put(tensor)
+        assert np.array_equal(queue.get().numpy(), expected())
+
+
+@pytest.mark.usefixtures("stress")
+class TestBorrows:
+    """The call is done with the pointer when it returns: the block may leave again."""
+
+    def check(self, tensor: torch.Tensor) -> None:
+        cycle(tensor)
+        assert state(tensor) == "absent"
+
+    def test_apply(self) -> None:
+        tensor = absent()
+        tensor.sum()
+        tensor.apply_(lambda value: value + 1)
+        assert torch.equal(tensor, torch.arange(N, dtype=torch.int32) * 2 + 1)
+        self.check(tensor)
+
+    def test_map(self) -> None:
+        tensor, other = absent(), absent(3)
+        tensor.map_(other, lambda a, b: a + b)
+        assert torch.equal(tensor, torch.arange(N, dtype=torch.int32) * 5)
+        self.check(tensor)
+        self.check(other)
+
+    def test_storage_items(self) -> None:
+        tensor = absent()
+        storage = tensor.untyped_storage()
+        assert bytes(storage[8:12]) == (4).to_bytes(4, "little")
+        assert storage[8] == 4
+        tensor.sum()
+        storage[8] = 6
+        assert tensor[2].item() == 6
+        self.check(tensor)
+
+    def test_storage_file(self, tmp_path: Path) -> None:
+        tensor = absent()
+        with open(tmp_path / "storage", "wb") as file:
+            tensor.untyped_storage()._write_file(file, True, False, 1)
+        assert (tmp_path / "storage").read_bytes() == expected().tobytes()
+        self.check(tensor)
+
+    def test_storage_resize(self) -> None:
+        tensor = absent()
+        tensor.untyped_storage().resize_(8 * N)
+        assert torch.equal(cycle(tensor), torch.arange(N, dtype=torch.int32) * 2)
+        tensor.untyped_storage().resize_(0)
+        assert tensor.untyped_storage().nbytes() == 0
+
+
+@pytest.mark.usefixtures("stress")
+class TestCompares:
+    """Saving and copying leave blocks where they are: a model past the limit can be saved."""
+
+    @pytest.mark.parametrize("zipped", [True, False])
+    def test_save_and_load(self, zipped: bool) -> None:
+        tensors = {"a": absent(), "b": torch.nn.Parameter(absent(3).float())}
+        file = io.BytesIO()
+        torch.save(tensors, file, _use_new_zipfile_serialization=zipped)
+        assert state(tensors["a"]) == "absent" or not zipped
+        assert state(tensors["b"]) != "kept"
+        file.seek(0)
+        loaded = torch.load(file)
+        assert np.array_equal(loaded["a"].numpy(), expected())
+        assert np.array_equal(loaded["b"].detach().numpy(), expected(3).astype(np.float32))
+
+    def test_saved_views_share_storage(self) -> None:
+        tensor = absent()
+        file = io.BytesIO()
+        torch.save([tensor, tensor[10:20]], file)
+        file.seek(0)
+        whole, part = torch.load(file)
+        assert whole.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
+        assert np.array_equal(part.numpy(), expected()[10:20])
+
+    def test_pickle(self) -> None:
+        tensor = absent()
+        assert np.array_equal(pickle.loads(pickle.dumps(tensor)).numpy(), expected())
+        assert state(tensor) != "kept"
+
+    def test_deepcopy(self) -> None:
+        net = torch.nn.Linear(64, 64)
+        net.weight.data.copy_(torch.arange(64 * 64.0).view(64, 64))
+        twin = copy.deepcopy(net)
+        assert state(net.weight) == "absent"
+        net.weight.data.zero_()
+        assert torch.equal(twin.weight, torch.arange(64 * 64.0).view(64, 64))
+        assert state(twin.weight) != "kept"
+
+
+@pytest.mark.usefixtures("stress")
+def test_scope_ends_with_its_body() -> None:
+    tensor = absent()
+    with _access.scope():
+        _access.access(tensor)
+        assert state(tensor) == "resident"
+        cycle(tensor)
+        assert state(tensor) == "resident"
+    cycle(tensor)
+    assert state(tensor) == "absent"
+
+
+@pytest.mark.usefixtures("stress")
+def test_scope_ends_on_an_exception() -> None:
+    tensor = absent()
+    with pytest.raises(KeyError), _access.scope():
+        _access.access(tensor)
+        raise KeyError
+    cycle(tensor)
+    assert state(tensor) == "absent"
+
+
+@pytest.mark.usefixtures("stress")
+def test_tensors_without_bytes_are_left_alone() -> None:
+    from torch._subclasses import FakeTensorMode
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    real = absent()
+    with FakeTensorMode():
+        fake = torch.empty(3)
+        _access.access(fake)
+        assert real.data_ptr() != 0  # a real tensor is brought back under a mode as well
+    assert state(real) == "kept"
+    for tensor in (
+        torch.empty(0),
+        torch.empty(4, device="meta"),
+        torch.eye(3).to_sparse(),
+        TwoTensor(torch.ones(2), torch.ones(2)),
+    ):
+        _access.access(tensor)
+    _access.access_storage(torch.empty(4, device="meta").untyped_storage())
+    _access.access_storage(torch.empty(0).untyped_storage())
+    torch.func.vmap(lambda row: (_access.access(row), row)[1])(torch.ones(3, 4))
+
+
+def compiled(tensor: torch.Tensor) -> torch.Tensor:
+    result = tensor * 2 + 1
+    result.add_(tensor)
+    return (result @ result).relu() + 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stress")
+@pytest.mark.parametrize("wrapper", ["python", "cpp"])
+def test_compiled_kernels(wrapper: str) -> None:
+    from torch._inductor import config
+
+    def step(tensor: torch.Tensor) -> torch.Tensor:
+        result = compiled(tensor)
+        tensor.mul_(0.5)  # written by a generated kernel
+        return result
+
+    torch.manual_seed(0)
+    source = torch.randn(64, 64)
+    torch_lms.disable()
+    with config.patch(cpp_wrapper=wrapper == "cpp"):
+        torch._dynamo.reset()
+        run = torch.compile(step, fullgraph=True)
+        plain = source.clone()
+        results = [run(plain) for _ in range(3)]  # compiled before managing is on
+        torch_lms.enable(limit="256MiB", min_block=1, device="cpu", stress=True)
+        managed = source.clone()
+        for result in results:
+            assert torch.equal(run(managed), result)
+            managed.sum()
+        assert torch.equal(managed, plain)
+        torch._dynamo.reset()
+        run = torch.compile(step, fullgraph=True)  # compiled while it is on
+        managed = source.clone()
+        for result in results:
+            assert torch.equal(run(managed), result)
+            managed.sum()
+        assert torch.equal(managed, plain)
+        if wrapper == "python":
+            assert state(managed) != "kept"
+    torch._dynamo.reset()
+
+
+def test_compilation_sees_the_originals() -> None:
+    def uses_numpy(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(tensor.numpy() * 2)
+
+    def uses_pointer(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return tensor + 1, tensor.data_ptr()
+
+    torch._dynamo.reset()
+    torch_lms.enable(limit="256MiB", min_block=1, device="cpu", stress=True)
+    source = torch.arange(100.0).add_(1)
+    run = torch.compile(uses_numpy, fullgraph=True, backend="eager")
+    assert torch.equal(run(source), source * 2)
+    run = torch.compile(uses_pointer, fullgraph=True, backend="eager")
+    assert run(source)[1] == source.data_ptr()
+
+
+NAMES = {
+    torch.Tensor: ["data_ptr", "numpy", "__dlpack__", "apply_", "map_", "map2_", "__deepcopy__",
+                   "__reduce_ex__", "__dlpack_c_exchange_api__"],
+    torch.UntypedStorage: ["data_ptr", "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_",
+                           "__getitem__", "__setitem__", "_write_file", "_set_from_file",
+                           "_byteswap", "resize_"],
+    torch: ["save", "to_dlpack"],
+    torch.utils.dlpack: ["to_dlpack"],
+    torch.serialization: ["save"],
+    torch.nn.RNNBase: ["flatten_parameters"],
+    torch.cuda.CUDAGraph: ["capture_begin", "capture_end"],
+}  # fmt: skip
+
+
+def snapshot() -> dict[tuple[object, str], object]:
+    return {
+        (owner, name): vars(owner).get(name) for owner, names in NAMES.items() for name in names
+    }
+
+
+def test_wrappers_go_with_disable() -> None:
+    before = snapshot()
+    torch_lms.enable(limit="256MiB", device="cpu")
+    during = snapshot()
+    assert all(during[key] is not before[key] for key in before if key[1] in dir(key[0]))
+    assert "__dlpack_c_exchange_api__" not in vars(torch.Tensor)
+    assert any(isinstance(finder, _PostImport) for finder in sys.meta_path)
+    torch_lms.enable(limit="128MiB", device="cpu")
+    torch_lms.disable()
+    after = snapshot()
+    assert all(after[key] is before[key] for key in before)
+    assert not any(isinstance(finder, _PostImport) for finder in sys.meta_path)
+
+
+def test_a_foreign_wrapper_survives_and_ours_goes_quiet() -> None:
+    original = torch.Tensor.numpy
+    torch_lms.enable(limit="256MiB", device="cpu")
+    ours = torch.Tensor.numpy
+
+    def theirs(self: torch.Tensor) -> np.ndarray:
+        return ours(self)
+
+    torch.Tensor.numpy = theirs
+    try:
+        torch_lms.disable()
+        assert torch.Tensor.numpy is theirs
+        assert torch.ones(3).numpy().sum() == 3
+    finally:
+        del torch.Tensor.numpy
+    assert torch.Tensor.numpy is original
+
+
+def test_modules_are_patched_when_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lms_late.py").write_text("class Kernel:\n    def run(self):\n        return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    patches = Patches()
+
+    def callback(module: object) -> None:
+        patches.replace(module.Kernel, "run", lambda original: lambda self: original(self) + 1)
+
+    patches.when_imported({"lms_late": callback})
+    try:
+        module = importlib.import_module("lms_late")
+        assert module.Kernel().run() == 2
+        assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
+        patches.restore()
+        assert module.Kernel().run() == 1
+    finally:
+        patches.restore()
+        sys.modules.pop("lms_late", None)
+
+
+@pytest.mark.gpu
+def test_cuda_pointers() -> None:
+    with torch_lms.managed(limit="1GiB", min_block=1, device="cuda", stress=True):
+        tensor = torch.arange(N, dtype=torch.int32, device="cuda").mul_(2)
+        assert torch.ops.lms.state(tensor) == "absent"
+        other = torch.as_tensor(_Interface(tensor), device="cuda")
+        other[7] = -1
+        assert cycle(tensor)[7].item() == -1
+        assert torch.ops.lms.state(tensor) == "kept"
+        twin = torch.from_dlpack(absent_on("cuda"))
+        assert np.array_equal(twin.cpu().numpy(), expected())
+
+
+class _Interface:
+    """Lends a tensor through __cuda_array_interface__ alone."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.__cuda_array_interface__ = tensor.__cuda_array_interface__
+
+
+def absent_on(device: str) -> torch.Tensor:
+    tensor = torch.arange(N, dtype=torch.int32, device=device).mul_(2)
+    assert torch.ops.lms.state(tensor) == "absent"
+    return tensor
+
+
+@pytest.mark.gpu
+def test_cuda_graph_keeps_what_it_uses() -> None:
+    with torch_lms.managed(limit="1GiB", min_block=1, device="cuda"):
+        source = torch.arange(4096.0, device="cuda").add_(0)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            source * 2
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = source * 2
+        torch_lms.reclaim_inactive()
+        source.copy_(torch.arange(4096.0, device="cuda") + 1)
+        torch_lms.reclaim_inactive()
+        graph.replay()
+        assert torch.equal(result.cpu(), (torch.arange(4096.0) + 1) * 2)
+        assert torch.ops.lms.state(source) == "kept"

@@ -1,0 +1,168 @@
+"""Settings: precedence, amounts, devices, and errors that name what is valid."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_lms
+from torch_lms import _settings
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("1B", 1),
+        ("2KiB", 2048),
+        ("2 kb", 2000),
+        ("1.5GiB", 3 << 29),
+        (".5MB", 500_000),
+        ("3TiB", 3 << 40),
+        ("50%", 500),
+        ("100%", 1000),
+    ],
+)
+def test_amounts(given: int | str, expected: int) -> None:
+    assert _settings.parse_bytes(given, lambda: 1000) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "many", "12 XB", "-1", -1, 0, "0", "0%", "101%", 0.5, "0.5", True, None, "1e9", 2**70],
+)
+def test_bad_amounts(given: object) -> None:
+    with pytest.raises(ValueError):
+        _settings.parse_bytes(given, lambda: 1000)
+
+
+def test_large_amount_is_exact() -> None:
+    assert _settings.parse_bytes("9007199254740993") == 9007199254740993
+
+
+def test_precedence() -> None:
+    environ = {"LMS_LIMIT": "2GiB", "LMS_MIN_BLOCK": "4KiB", "LMS_DEVICE": "cpu"}
+    settings = _settings.resolve({"limit": "1GiB"}, environ)
+    assert settings.limit == 1 << 30  # argument beats variable
+    assert settings.min_block == 4096  # variable beats default
+    assert settings.host_limit == _settings.AUTOMATIC
+    assert _settings.resolve({"device": "cpu"}, {}).min_block == 1 << 20
+    assert _settings.resolve({"stress": False}, {"LMS_STRESS": "1"}).stress is False
+    assert _settings.resolve({}, {"LMS_STRESS": "yes"}).stress is True
+    assert _settings.resolve({"device": "cpu"}, {"LMS_LIMIT": ""}).limit == _settings.AUTOMATIC
+
+
+def test_every_variable_is_read(tmp_path: Path) -> None:
+    values = {
+        "LMS_LIMIT": "3MB",
+        "LMS_HOST_LIMIT": "5MB",
+        "LMS_MIN_BLOCK": "7B",
+        "LMS_DEVICE": "cpu",
+        "LMS_DIR": str(tmp_path),
+        "LMS_STRESS": "on",
+        "LMS_VERIFY": "true",
+        "LMS_LOG": "debug",
+    }
+    assert set(values) == {setting.variable for setting in _settings.TABLE}
+    assert _settings.resolve({}, values) == _settings.Settings(
+        device="cpu",
+        limit=3_000_000,
+        host_limit=5_000_000,
+        min_block=7,
+        directory=str(tmp_path),
+        stress=True,
+        verify=True,
+        log="debug",
+    )
+
+
+def test_percent_of_the_device() -> None:
+    settings = _settings.resolve({"limit": "50%", "device": "cpu"}, {})
+    assert settings.limit == _settings.host_memory() // 2
+
+
+def test_unknown_variable_is_an_error_with_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMS_LIMT", "1GiB")
+    with pytest.raises(ValueError, match="LMS_LIMT; did you mean LMS_LIMIT") as error:
+        torch_lms.enable(device="cpu")
+    for name in ("LMS_HOST_LIMIT", "LMS_DIR", "LMS_LIBRARY", "LMS_TORCH_DIR"):
+        assert name in str(error.value)
+    assert not torch_lms.is_enabled()
+
+
+def test_known_other_variables_are_no_error() -> None:
+    _settings.check_variables({"LMS_LIBRARY": "x", "LMS_TORCH_DIR": "y", "PATH": "z"})
+
+
+def test_bad_variable_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMS_LIMIT", "plenty")
+    with pytest.raises(ValueError, match="LMS_LIMIT.*plenty.*GiB"):
+        torch_lms.enable(device="cpu")
+
+
+def test_unknown_argument_names_the_valid_ones() -> None:
+    with pytest.raises(TypeError, match="limits.*did you mean limit") as error:
+        torch_lms.enable(limits="1GiB")
+    for name in ("host_limit", "min_block", "device", "directory", "stress", "verify", "log"):
+        assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"limit": "12 parsecs"},
+        {"limit": -5},
+        {"host_limit": "x"},
+        {"min_block": "-1"},
+        {"device": "tpu"},
+        {"device": "xla"},
+        {"device": "cuda:4096"},
+        {"directory": "/no/such/folder"},
+        {"directory": 3.5},
+        {"stress": "maybe"},
+        {"log": "loud"},
+    ],
+)
+def test_bad_values(bad: dict[str, object]) -> None:
+    arguments = {"device": "cpu", **bad}
+    with pytest.raises(ValueError, match=f"torch_lms: {next(iter(bad))}: "):
+        torch_lms.enable(**arguments)
+    assert not torch_lms.is_enabled()
+
+
+def test_devices() -> None:
+    assert _settings.parse_device("cpu") == "cpu"
+    assert _settings.parse_device(torch.device("cpu", 0)) == "cpu"
+    expected = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+    assert _settings.parse_device(None) == expected
+
+
+@pytest.mark.gpu
+def test_cuda_devices() -> None:
+    for given in ("cuda", "cuda:0", 0, "0", torch.device("cuda", 0)):
+        assert _settings.parse_device(given) == "cuda:0"
+
+
+def test_default_directory_is_on_a_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kinds = {str(tmp_path): "tmpfs"}
+    monkeypatch.setattr(_settings, "file_system_of", lambda path: kinds.get(str(path), "ext4"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert _settings.default_directory() == "/var/tmp"
+    kinds[str(tmp_path)] = "xfs"
+    assert _settings.default_directory() == str(tmp_path)
+
+
+def test_file_systems() -> None:
+    assert _settings.file_system_of("/proc/self") == "proc"
+    assert _settings.file_system_of("/") != "unknown"
+
+
+def test_group_limit_is_below_the_machine() -> None:
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < _settings.host_memory() <= machine
