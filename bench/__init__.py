@@ -1,0 +1,1 @@
+"""The benchmark harness: training steps, ways to fit them into memory, and what they cost."""

@@ -1,0 +1,549 @@
+"""PyTorch's own operator samples (OpInfo), in plain PyTorch and under evict-everything stress.
+
+    python bench/opinfo.py --device cpu --out bench/results/opinfo-cpu.json
+    python bench/opinfo.py --device cpu --quick            # a fixed subset, for CI
+    python bench/opinfo.py --device cuda --shard 0/4 --out shard0.json
+
+For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
+few samples run forward, backward, in place and with ``out=``. Each runs twice in plain PyTorch, then
+once managed, with every block evicted after every operator and each clean eviction checked against
+the device's bytes. Results, gradients and what became of the inputs must agree to the last bit.
+
+Worker processes do the work: one that crashes or hangs costs the operator it was in, and no other.
+Exit status: 0 when nothing failed, 1 when something did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FOREACH = ("unary", "binary", "pointwise", "reduce", "other")
+SECOND_TYPES = ("bfloat16", "complex64", "int64")
+QUICK_STEP = 9  # every ninth operator
+QUICK_ALWAYS = ("add", "mm", "addmm", "cat", "nn.functional.conv2d", "nn.functional.batch_norm",
+                "index_put", "sort", "svd", "_foreach_add", "_foreach_norm", "unique", "cumsum",
+                "nn.functional.embedding", "nn.functional.dropout", "scatter_add")  # fmt: skip
+STALL_SECONDS = 180
+
+# Operators whose result is whatever the memory held before.
+UNINITIALISED = frozenset(
+    {
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator in one type."""
+
+    key: str
+    info: Any
+    dtype: Any
+    foreach: bool
+
+
+def all_cases(device: str) -> list[Case]:
+    """Every operator of the lists in the types to be run, in a fixed order."""
+    import torch
+    from torch.testing._internal import common_methods_invocations as lists
+
+    found: list[Case] = []
+    tables = [(lists.op_db, False)]
+    tables += [(getattr(lists, f"foreach_{kind}_op_db", []), True) for kind in FOREACH]
+    for table, foreach in tables:
+        for index, info in enumerate(table):
+            supported = info.supported_dtypes(device)
+            turn = index % len(SECOND_TYPES)
+            order = SECOND_TYPES[turn:] + SECOND_TYPES[:turn]
+            second = [getattr(torch, name) for name in order if getattr(torch, name) in supported]
+            chosen = [torch.float32] if torch.float32 in supported else []
+            chosen += second[: 2 - len(chosen)]
+            if not chosen:
+                chosen = sorted(supported, key=str)[:1]
+            for dtype in chosen:
+                name = info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
+                key = f"{name}|{str(dtype).removeprefix('torch.')}"
+                found.append(Case(key, info, dtype, foreach))
+    return found
+
+
+def selected_keys(device: str, quick: bool, shard: str, only: str) -> list[str]:
+    """The keys that this run is to do, each once."""
+    names = list(dict.fromkeys(case.key for case in all_cases(device)))
+    if only:
+        names = [key for key in names if key.split("|")[0] in only.split(",")]
+    if quick:
+        bases = list(dict.fromkeys(key.split("|")[0] for key in names))
+        kept = set(bases[::QUICK_STEP]) | set(QUICK_ALWAYS)
+        names = [key for key in names if key.split("|")[0] in kept]
+    part, count = (int(text) for text in shard.split("/"))
+    if not 0 <= part < count:
+        raise SystemExit(f"--shard {shard}: give PART/COUNT with PART from 0 to COUNT-1")
+    return names[part::count]
+
+
+# Inputs
+
+
+def copy_tensor(tensor: Any, storages: dict[int, Any]) -> Any:
+    """A copy with the same strides, and with the same sharing of storages."""
+    import torch
+
+    strided = tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if (
+        not strided
+        or tensor.is_quantized
+        or tensor.is_nested
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    flat = tensor.detach()
+    old = flat.untyped_storage()
+    if old._cdata not in storages:
+        # Through an operator, as data comes into being in training.
+        whole = torch.empty(0, dtype=torch.uint8, device=flat.device).set_(old)
+        storages[old._cdata] = whole.clone().untyped_storage()
+    copied = torch.empty(0, dtype=flat.dtype, device=flat.device)
+    copied.set_(storages[old._cdata], flat.storage_offset(), flat.shape, flat.stride())
+    return copied.requires_grad_(tensor.requires_grad)
+
+
+def copy_tree(value: Any, detach: bool = False) -> Any:
+    """A deep copy of a nest of tensors; ``detach`` drops ``requires_grad``."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    storages: dict[int, Any] = {}
+
+    def copy(item: Any) -> Any:
+        if isinstance(item, torch.Generator):
+            return item.clone_state()
+        if not isinstance(item, torch.Tensor):
+            return item
+        copied = copy_tensor(item, storages)
+        return copied.detach() if detach and copied.requires_grad else copied
+
+    return pytree.tree_map(copy, value)
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """All tensors of a nest."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return [item for item in pytree.tree_leaves(value) if isinstance(item, torch.Tensor)]
+
+
+# Ways to run a sample. Each returns what must agree.
+
+Way = Callable[[Case, Any], Any]
+
+
+def run_function(case: Case, sample: Any) -> Any:
+    """Forward and, where it has one, backward."""
+    import torch
+
+    inputs = copy_tree((sample.input, tuple(sample.args), dict(sample.kwargs)))
+    first, args, kwargs = inputs
+    torch.manual_seed(0)
+    out = case.info.op(first, *args, **kwargs)
+    processed = sample.output_process_fn_grad(out)
+    heads = [t for t in tensors_in(processed) if t.requires_grad and t.layout == torch.strided]
+    leaves = [t for t in tensors_in(inputs) if t.requires_grad]
+    gradients: Any = None
+    if heads and leaves:
+        weights = [torch.full_like(head, 0.5).detach() for head in heads]
+        gradients = torch.autograd.grad(heads, leaves, weights, allow_unused=True)
+    return {"out": out, "gradients": gradients, "inputs": inputs}
+
+
+def run_in_place(case: Case, sample: Any) -> Any:
+    """The form that writes into its first argument."""
+    import torch
+
+    inputs = copy_tree((sample.input, tuple(sample.args), dict(sample.kwargs)), detach=True)
+    first, args, kwargs = inputs
+    torch.manual_seed(0)
+    case.info.inplace_variant(first, *args, **kwargs)
+    return {"inputs": inputs}
+
+
+def run_out(case: Case, sample: Any) -> Any:
+    """The form that writes into tensors that exist already."""
+    import torch
+
+    inputs = copy_tree((sample.input, tuple(sample.args), dict(sample.kwargs)), detach=True)
+    first, args, kwargs = inputs
+    torch.manual_seed(0)
+    shape = case.info.op(first, *args, **kwargs)
+    outs = torch.zeros_like(shape) if isinstance(shape, torch.Tensor) else tuple(
+        torch.zeros_like(part) for part in shape
+    )  # fmt: skip
+    torch.manual_seed(0)
+    case.info.op(first, *args, **kwargs, out=outs)
+    return {"out": outs, "inputs": inputs}
+
+
+def ways_of(case: Case) -> Iterator[tuple[str, Way]]:
+    """The forms that the operator has."""
+    if case.info.op is not None:
+        yield "function", run_function
+    if case.info.inplace_variant is not None:
+        yield "in place", run_in_place
+    if case.info.supports_out and not case.foreach and case.info.op is not None:
+        yield "out", run_out
+
+
+def samples_of(case: Case, device: str, count: int) -> list[Any]:
+    """The operator's first samples; for autograd where the type has one."""
+    import torch
+
+    differentiable = case.dtype.is_floating_point or case.dtype.is_complex
+    wants_grad = bool(
+        differentiable
+        and case.info.supports_autograd
+        and case.dtype in case.info.supported_backward_dtypes(torch.device(device).type)
+        and not case.foreach
+    )
+    torch.manual_seed(0)
+    made = case.info.sample_inputs(device, case.dtype, requires_grad=wants_grad)
+    return list(itertools.islice(made, count))
+
+
+class Skip(Exception):
+    """There is nothing to compare with; the message is the reason."""
+
+
+class Wrong(Exception):
+    """The managed run differs."""
+
+
+def run_case(
+    case: Case, device: str, count: int, plain_only: bool, at: Callable[[str], None]
+) -> dict[str, Any]:
+    """Compare one operator in one type; raises ``Skip`` or ``Wrong``."""
+    from stress.compare import bits_of, differences
+
+    if case.info.name in UNINITIALISED:
+        raise Skip("its result is uninitialised memory")
+    try:
+        samples = samples_of(case, device, count)
+    except Exception as error:
+        raise Skip(f"its samples cannot be made ({type(error).__name__})") from error
+    if not samples:
+        raise Skip("it has no samples in this type")
+
+    plain: list[tuple[str, Way, Any, Any]] = []
+    refused: collections.Counter[str] = collections.Counter()
+    for index, sample in enumerate(samples):
+        for name, way in ways_of(case):
+            try:
+                first = bits_of(way(case, sample))
+                second = bits_of(way(case, sample))
+            except Exception as error:
+                refused[f"plain PyTorch raises {type(error).__name__}"] += 1
+                continue
+            if differences(first, second):
+                refused["two plain runs differ"] += 1
+                continue
+            plain.append((f"sample {index}, {name}", way, sample, first))
+    if not plain:
+        raise Skip(refused.most_common(1)[0][0] if refused else "it cannot be called")
+    report = {"runs": len(plain), "refused": dict(refused), "evictions": 0, "clean": 0}
+    if plain_only:
+        return report
+
+    import torch_lms
+
+    at("managed")
+    kept: list[tuple[str, Any, Any]] = []
+    wrong: list[str] = []
+    torch_lms.enable(device=device, min_block=1, stress=True, verify=True)
+    try:
+        for name, way, sample, expected in plain:
+            try:
+                result = way(case, sample)
+                found = differences(expected, bits_of(result))
+            except Exception as error:
+                wrong.append(f"{name}: raised {type(error).__name__}: {str(error)[:400]}")
+                continue
+            wrong += [f"{name}: {text}" for text in found[:4]]
+            if not found:
+                kept.append((name, result, expected))
+        stats = torch_lms.memory_stats(device)
+        report["evictions"] = int(stats["evictions"])
+        report["clean"] = int(stats["evictions.clean"])
+    finally:
+        torch_lms.disable()
+    for name, result, expected in kept:
+        found = differences(expected, bits_of(result))
+        wrong += [f"{name}, after disable(): {text}" for text in found[:4]]
+    if wrong:
+        raise Wrong("; ".join(wrong[:6]))
+    return report
+
+
+# Worker
+
+
+def worker(args: argparse.Namespace) -> int:
+    """Runs the cases named on standard input; one JSON line at the start and end of each."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "python")]
+    torch.set_num_threads(args.threads)
+    by_key: dict[str, Case] = {}
+    for case in all_cases(args.device):
+        by_key.setdefault(case.key, case)
+    with open(args.worker, "a", buffering=1) as sink:
+
+        def say(**record: Any) -> None:
+            sink.write(json.dumps(record) + "\n")
+
+        for key in (line.strip() for line in sys.stdin):
+            say(begin=key, phase="plain")
+            start = time.perf_counter()
+            record: dict[str, Any] = {"end": key}
+            try:
+                record |= run_case(
+                    by_key[key],
+                    args.device,
+                    args.samples,
+                    args.plain_only,
+                    lambda phase, key=key: say(begin=key, phase=phase),
+                )
+                record["status"] = "passed"
+            except Skip as error:
+                record |= {"status": "skipped", "reason": str(error)}
+            except Wrong as error:
+                record |= {"status": "failed", "reason": str(error)}
+            except BaseException as error:
+                text = "".join(traceback.format_exception(error))
+                record |= {"status": "failed", "reason": text[-1500:]}
+            record["seconds"] = round(time.perf_counter() - start, 3)
+            poisoned = False
+            if args.device.startswith("cuda"):
+                try:
+                    torch.cuda.synchronize()
+                except RuntimeError:
+                    poisoned = True  # the context is lost: a fresh worker goes on
+            say(**record)
+            if poisoned:
+                os._exit(3)
+    return 0
+
+
+# Parent
+
+
+class Progress:
+    """What the workers have said so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.open: tuple[str, str] | None = None
+        self.done: dict[str, dict[str, Any]] = {}
+
+    def read(self) -> bool:
+        """Takes in new lines; whether there were any."""
+        with self.path.open() as source:
+            source.seek(self.offset)
+            text = source.read()
+        text = text[: text.rfind("\n") + 1]
+        self.offset += len(text.encode())
+        for line in text.splitlines():
+            record = json.loads(line)
+            if "begin" in record:
+                self.open = record["begin"], record["phase"]
+            else:
+                self.done[record["end"]] = record
+                self.open = None
+        return bool(text)
+
+    def close(self, why: str) -> None:
+        """Records the case that a worker died in."""
+        if self.open is None:
+            return
+        key, phase = self.open
+        status, reason = "failed", f"{phase}: {why}"
+        if phase == "plain":
+            status, reason = "skipped", f"plain PyTorch {why}"
+        self.done[key] = {"end": key, "status": status, "reason": reason}
+        self.open = None
+
+
+def run_workers(args: argparse.Namespace, keys: list[str], sink: Path) -> dict[str, dict[str, Any]]:
+    """Starts workers, one after another, until every case has an answer."""
+    progress = Progress(sink)
+    fruitless = 0
+    while left := [key for key in keys if key not in progress.done]:
+        before = len(progress.done)
+        child = spawn(args, sink, left)
+        last = time.monotonic()
+        why = ""
+        while child.poll() is None:
+            if progress.read():
+                last = time.monotonic()
+                show_progress(len(progress.done), len(keys))
+            elif time.monotonic() - last > STALL_SECONDS:
+                why = f"made no progress for {STALL_SECONDS} s"
+                child.kill()
+                child.wait()
+                break
+            time.sleep(0.05)
+        progress.read()
+        progress.close(why or f"ended the process with status {child.returncode}")
+        fruitless = fruitless + 1 if len(progress.done) == before else 0
+        if fruitless == 3:
+            raise SystemExit(f"the worker does not start (status {child.returncode})")
+    return progress.done
+
+
+def show_progress(done: int, total: int) -> None:
+    """One line on a terminal; nothing into a log."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r{done}/{total}", end=end, file=sys.stderr, flush=True)
+
+
+def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.Popen[str]:
+    """A worker for these cases."""
+    command = [sys.executable, __file__, "--worker", str(sink), "--device", args.device]
+    command += ["--samples", str(args.samples), "--threads", str(args.threads)]
+    if args.plain_only:
+        command.append("--plain-only")
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    assert child.stdin is not None
+    try:
+        child.stdin.write("\n".join(keys))
+        child.stdin.close()
+    except BrokenPipeError:
+        pass  # it ended already: its status says why
+    return child
+
+
+def summarise(
+    args: argparse.Namespace, done: dict[str, dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    """The JSON object of a run."""
+    import torch
+
+    by_status: dict[str, list[str]] = {"passed": [], "skipped": [], "failed": []}
+    reasons: dict[str, list[str]] = {}
+    refused: collections.Counter[str] = collections.Counter()
+    for key, record in done.items():
+        by_status[record["status"]].append(key)
+        refused.update(record.get("refused", {}))
+        if record["status"] == "skipped":
+            reasons.setdefault(record["reason"], []).append(key)
+    passed = [done[key] for key in by_status["passed"]]
+    machine = platform.processor() or platform.machine()
+    if args.device.startswith("cuda"):
+        machine = torch.cuda.get_device_name()
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "suite": "opinfo",
+        "method": "plain" if args.plain_only else "lms-stress",
+        "device": args.device,
+        "machine": machine,
+        "commit": commit or None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "samples_per_operator_and_type": args.samples,
+        "quick": args.quick,
+        "shard": args.shard,
+        "seconds": round(seconds, 1),
+        "passed": len(passed),
+        "skipped": {reason: len(names) for reason, names in sorted(reasons.items())},
+        "failed": len(by_status["failed"]),
+        "runs_compared": sum(record["runs"] for record in passed),
+        "runs_not_compared": dict(sorted(refused.items())),
+        "evictions": sum(record["evictions"] for record in passed),
+        "evictions_clean": sum(record["clean"] for record in passed),
+        "without_eviction": [r["end"] for r in passed if not r["evictions"]],
+        "failures": {key: done[key]["reason"] for key in by_status["failed"]},
+        "skips": {reason: sorted(names) for reason, names in sorted(reasons.items())},
+    }
+
+
+def print_table(report: dict[str, Any]) -> None:
+    """The counts on the terminal."""
+    print(f"OpInfo on {report['device']} ({report['machine']}), torch {report['torch']}")
+    print(f"  passed   {report['passed']:6d}   ({report['runs_compared']} runs compared)")
+    print(f"  skipped  {sum(report['skipped'].values()):6d}")
+    for reason, count in report["skipped"].items():
+        print(f"           {count:6d}   {reason}")
+    print(f"  failed   {report['failed']:6d}")
+    for key, reason in report["failures"].items():
+        print(f"           {key}: {reason[:300]}")
+    print(f"  evictions {report['evictions']}, of them clean {report['evictions_clean']}")
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--shard", default="0/1", help="PART/COUNT: do every COUNTth case")
+    parser.add_argument("--samples", type=int, default=0, help="samples an operator and type")
+    parser.add_argument("--quick", action="store_true", help="a fixed subset, two samples")
+    parser.add_argument("--only", default="", help="names of operators, comma-separated")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--plain-only", action="store_true", help="without torch_lms")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    args.samples = args.samples or (2 if args.quick else 4)
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the suite; the exit status."""
+    args = parse_arguments(argv)
+    if args.worker:
+        return worker(args)
+    start = time.monotonic()
+    keys = selected_keys(args.device, args.quick, args.shard, args.only)
+    with tempfile.TemporaryDirectory() as folder:
+        sink = Path(folder) / "results.jsonl"
+        sink.touch()
+        done = run_workers(args, keys, sink)
+    report = summarise(args, done, time.monotonic() - start)
+    print_table(report)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if report["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The JSON object that each run leaves behind: its fields, and the facts that do not change."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Record = dict[str, Any]
+
+# Every record has all of these; null is "not known" or "does not apply". Bytes are bytes, times
+# milliseconds, rates bytes per second; overheads are fractions: 0.05 is 5 %.
+FIELDS: dict[str, str] = {
+    "schema": "version of this layout",
+    "time": "when the run ended (UTC)",
+    "step": "the training step that ran",
+    "method": "how it was made to fit",
+    "machine": "GPU, driver, processor, memory, versions",
+    "commit": "revision of this repository",
+    "commit_dirty": "whether tracked files differed from it",
+    "options": "what was varied about the step and the process",
+    "ratio": "peak in memory over the limit (or, without a limit, over the method's own peak)",
+    "limit_bytes": "the budget of device memory",
+    "fraction_bytes": "the most the caching allocator could reserve, if that was enforced",
+    "allocated_peak": "most bytes allocated on the device",
+    "reserved_peak": "most bytes the caching allocator held",
+    "host_peak": "most bytes held on the host for the device",
+    "file_peak": "most bytes held in files",
+    "process_peak": "most resident memory of the process, of all its runs until then",
+    "in_memory_ms": "median step of the plain run it is compared with",
+    "step_ms": "median of the timed steps",
+    "step_ms_all": "all timed steps",
+    "overhead": "step_ms / in_memory_ms - 1 (lms-fits: median over alternating pairs)",
+    "pair_ratios": "lms-fits: the ratio of each pair of blocks of steps",
+    "predicted_overhead": "what a plan promised",
+    "bound_overhead": "what no plan could beat",
+    "bytes_out": "device to host, per step",
+    "bytes_in": "host to device, per step",
+    "bytes_recomputed": "made again instead of being copied, per step",
+    "link_out": "measured rate device to host",
+    "link_in": "measured rate host to device",
+    "link_floor_ms": "in_memory_ms + bytes_out / link_out + bytes_in / link_in",
+    "over_floor": "step_ms / link_floor_ms",
+    "losses": "of all steps from the first on, hexadecimal",
+    "losses_compared": "how many of them were compared with the plain run's",
+    "bit_identical": "whether those were equal; null if the plain run does not repeat itself",
+    "plain_deterministic": "whether two plain runs had equal losses",
+    "stats": "the engine's own statistics at the end of the timed steps",
+    "error": "why there is no result",
+}
+
+
+def empty(step: str, method: str) -> Record:
+    """A record with every field, nothing known but what ran."""
+    record: Record = dict.fromkeys(FIELDS)
+    record.update(schema=1, step=step, method=method)
+    return record
+
+
+def finish(record: Record) -> Record:
+    """Fill in the fields that follow from others, and the time."""
+    base, step = record["in_memory_ms"], record["step_ms"]
+    if base and step and record["overhead"] is None:
+        record["overhead"] = step / base - 1
+    moved = (record["bytes_out"], record["bytes_in"])
+    links = (record["link_out"], record["link_in"])
+    if base and None not in (*moved, *links):
+        copies = sum(size / rate for size, rate in zip(moved, links, strict=True))
+        record["link_floor_ms"] = base + copies * 1e3
+        if step:
+            record["over_floor"] = step / record["link_floor_ms"]
+    record["time"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return record
+
+
+def compare_losses(record: Record, reference: Record | None) -> None:
+    """Set `bit_identical` from the steps that `record` and the plain run `reference` share."""
+    if reference is None or not reference["losses"] or not record["losses"]:
+        return
+    record["plain_deterministic"] = reference["plain_deterministic"]
+    count = min(len(record["losses"]), len(reference["losses"]))
+    expected = reference["losses"][:count]
+    record["losses_compared"] = count
+    # Infinities and NaNs compare equal whatever the weights are.
+    finite = all(math.isfinite(float.fromhex(loss)) for loss in expected)
+    if reference["plain_deterministic"] and finite:
+        record["bit_identical"] = record["losses"][:count] == expected
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit() -> tuple[str, bool | None]:
+    """This repository's revision and whether its tracked files differ from it.
+
+    Without git: from the variable LMS_COMMIT, or a file `.commit` in the root (not known: dirty).
+    """
+    given = os.environ.get("LMS_COMMIT")
+    if given:
+        return given, None
+    try:
+        return _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain", "-uno"))
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    file = ROOT / ".commit"
+    return (file.read_text().strip() if file.exists() else "unknown"), None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _driver() -> str | None:
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        out = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
+        return out.splitlines()[0].strip()
+    except (OSError, IndexError, subprocess.SubprocessError):
+        return None
+
+
+def machine(device_type: str) -> dict[str, Any]:
+    """What the run ran on."""
+    import torch  # the driver process reads and prints records without it
+
+    cuda = device_type == "cuda"
+    properties = torch.cuda.get_device_properties(0) if cuda else None
+    return {
+        "gpu": properties.name if properties else None,
+        "gpu_memory_bytes": properties.total_memory if properties else None,
+        "driver": _driver() if cuda else None,
+        "cpu": _processor(),
+        "cpus": os.cpu_count(),
+        "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "python": platform.python_version(),
+    }
+
+
+def write(record: Record, path: Path) -> None:
+    """Write a record; a file that exists is replaced as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(record, indent=1) + "\n")
+    partial.replace(path)
+
+
+def read(path: Path) -> Record:
+    """A record from its file."""
+    return json.loads(path.read_text())
+
+
+def read_all(directory: Path) -> list[Record]:
+    """The records in a directory, by file name; other JSON files are passed over."""
+    records = []
+    for path in sorted(directory.glob("*.json")):
+        content = read(path)
+        if isinstance(content, dict) and {"schema", "step", "method"} <= content.keys():
+            records.append(content)
+    return records

@@ -1,0 +1,216 @@
+"""Measure training steps: what they cost in memory, under LMS, and as users make them fit today.
+
+    python bench/run.py --step resnet50_bf16_256x224 --method lms-reactive --limit 5.5GiB
+    python bench/run.py --suite reactive --budget 420
+
+Every run leaves one JSON object (its fields: `bench/records.py`); a table comes at the end. Runs
+happen in processes of their own, so that each starts on a fresh device; one that fails is recorded
+with its error, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import records, report
+from bench.suites import SUITES, Job, Run, Suite
+
+STEP_NAMES = (
+    "resnet50_bf16_256x224",
+    "resnet50_tf32_4x2000",
+    "deeplabv3_r101_bf16_16x513",
+    "googlenet_bf16_15x1120",
+    "unet3d_bf16_192",
+    "llama1b_adamw_bf16_4x2048",
+)
+METHOD_NAMES = ("plain", "lms-fits", "lms-reactive", "save_on_cpu", "checkpoint")
+_LIMITED = "lms-reactive"
+
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_bytes(text: str) -> int:
+    """`5.5GiB`, `512MiB`, `4096`: bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount such as 5.5GiB or 512MiB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--step", choices=STEP_NAMES)
+    what.add_argument("--suite", choices=sorted(SUITES))
+    parser.add_argument("--method", choices=METHOD_NAMES, default="plain")
+    parser.add_argument("--ratio", type=float, help="limit: the plain run's peak over this")
+    parser.add_argument("--limit", type=parse_bytes, help="limit, such as 5.5GiB; beats --ratio")
+    parser.add_argument("--out", type=Path, default=records.ROOT / "bench/results")
+    parser.add_argument("--budget", type=float, help="seconds; runs that would not fit are skipped")
+    parser.add_argument("--reference", type=Path, help="a plain run's record, instead of a new run")
+    parser.add_argument("--device", help="default: cuda:0 if there is one, else cpu")
+    parser.add_argument("--tiny", action="store_true", help="small variants, for machines with none")
+    parser.add_argument("--warmup", type=int, help="warm-up steps (default: 3 or 4)")
+    parser.add_argument("--steps", type=int, help="timed steps (default: about 6 seconds, 5 to 20)")
+    parser.add_argument(
+        "--optimizer", choices=("default", "fused", "foreach", "forloop"), default="default"
+    )
+    parser.add_argument(
+        "--attention",
+        choices=("cudnn", "flash", "efficient", "math"),
+        default="flash",
+        help="kernel of the Llama step; flash repeats bit by bit, cuDNN's backward pass does not",
+    )
+    parser.add_argument("--no-deterministic", dest="deterministic", action="store_false")
+    parser.add_argument(
+        "--headroom",
+        type=float,
+        default=1.0,
+        help="the allocator may reserve this times the limit; 0: not enforced",
+    )
+    parser.add_argument("--min-block", help="smallest block that LMS manages")
+    arguments = parser.parse_args(argv)
+    if arguments.step and arguments.method == _LIMITED:
+        if arguments.limit is None and arguments.ratio is None:
+            parser.error(f"--method {_LIMITED} needs --limit or --ratio")
+    return arguments
+
+
+def _chosen(arguments: argparse.Namespace) -> Suite:
+    if arguments.suite:
+        suite = SUITES[arguments.suite]
+        return suite.shrunk() if arguments.tiny else suite
+    plain = Run("plain")
+    run = Run(arguments.method)
+    if arguments.method == _LIMITED:
+        ratio = arguments.ratio if arguments.limit is None else None
+        run = replace(run, limit_bytes=arguments.limit, ratio=ratio)
+    jobs = [] if arguments.reference or run == plain else [Job(arguments.step, (plain,), 30)]
+    return Suite((*jobs, Job(arguments.step, (run,), 60)))
+
+
+class Bench:
+    """Runs jobs one after another and keeps what came of them."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.results: list[records.Record] = []
+        self.skipped: list[str] = []
+        self._start = time.monotonic()
+        self._references: dict[str, Path] = {}
+        out: Path = arguments.out
+        self._file = out if out.suffix == ".json" else None
+        self._directory = out.parent if self._file else out
+
+    def _path(self, step: str, run: Run) -> Path:
+        if self._file and self.arguments.step and run.method == self.arguments.method:
+            return self._file
+        tiny = ".tiny" if self.arguments.tiny else ""
+        return self._directory / f"{step}{tiny}.{run.label()}.json"
+
+    def _left(self) -> float | None:
+        if self.arguments.budget is None:
+            return None
+        return self.arguments.budget - (time.monotonic() - self._start)
+
+    def _request(self, job: Job, paths: list[Path]) -> dict[str, Any]:
+        given = self.arguments
+        reference = given.reference or self._references.get(job.step)
+        return {
+            "step": job.step,
+            "options": {
+                "tiny": given.tiny,
+                "optimizer": given.optimizer,
+                "attention": given.attention,
+                "deterministic": given.deterministic,
+            },
+            "device": given.device,
+            "headroom": given.headroom or None,
+            "min_block": given.min_block or ("4KiB" if given.tiny else None),
+            "warmup": given.warmup,
+            "steps": given.steps,
+            "reference": str(reference.resolve()) if reference else None,
+            "runs": [
+                {
+                    "method": run.method,
+                    "limit_bytes": run.limit_bytes,
+                    "ratio": run.ratio,
+                    "out": str(path.resolve()),
+                }
+                for run, path in zip(job.runs, paths, strict=True)
+            ],
+        }
+
+    def _work(self, request: dict[str, Any], timeout: float | None) -> str:
+        """Run a worker; how it ended, in words."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "request.json"
+            file.write_text(json.dumps(request))
+            command = [sys.executable, "-X", "faulthandler", "-m", "bench.worker", str(file)]
+            path = os.pathsep.join(filter(None, [str(records.ROOT), os.environ.get("PYTHONPATH")]))
+            try:
+                done = subprocess.run(
+                    command,
+                    env={**os.environ, "PYTHONPATH": path},
+                    timeout=timeout,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return "the time budget ran out"
+        return f"the process ended with status {done.returncode}"
+
+    def run(self, job: Job) -> None:
+        """Run a job, unless what is left of the budget is too short for it."""
+        left = self._left()
+        if left is not None and job.seconds > left:
+            note = f"{job.skipped()} (about {job.seconds:.0f} s; {max(left, 0):.0f} s left)"
+            self.skipped.append(note)
+            print(f"skipped {note}", flush=True)
+            return
+        print(f"[{time.monotonic() - self._start:5.0f} s] {job.skipped()}", flush=True)
+        paths = [self._path(job.step, run) for run in job.runs]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        ended = self._work(self._request(job, paths), left)
+        for run, path in zip(job.runs, paths, strict=True):
+            if not path.exists():
+                record = records.empty(job.step, run.method)
+                record.update(limit_bytes=run.limit_bytes, ratio=run.ratio, error=ended)
+                record["commit"], record["commit_dirty"] = records.commit()
+                records.write(records.finish(record), path)
+            result = records.read(path)
+            self.results.append(result)
+            if run.method == "plain" and not result["error"]:
+                self._references[job.step] = path
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what the command line asks for; 1 if a run failed."""
+    bench = Bench(parse_arguments(argv))
+    for job in _chosen(bench.arguments).jobs:
+        bench.run(job)
+    if bench.results:
+        print("\n" + report.terminal(bench.results))
+    for note in bench.skipped:
+        print(f"skipped {note}")
+    return 1 if any(result["error"] for result in bench.results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""One process of measurements: `python -m bench.worker REQUEST.json`.
+
+A request names a step, its options, the device and a list of runs; each run that ends, well or
+badly, leaves its record in the file that the request names for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import memory, methods, records
+from bench.steps import StepOptions, configure
+from bench.timing import measure_link
+
+
+def _setting(request: dict[str, Any], run: dict[str, Any], reference: Any) -> methods.Setting:
+    limit = run.get("limit_bytes")
+    if limit is None and run.get("ratio") and run["method"] in methods.OWN_PROCESS:
+        if reference is None or not reference["allocated_peak"]:
+            raise ValueError("a ratio needs a plain run that succeeded: give a limit instead")
+        limit = int(reference["allocated_peak"] / run["ratio"])
+    return methods.Setting(
+        step=request["step"],
+        options=StepOptions(**request["options"]),
+        device=torch.device(request["device"]),
+        limit_bytes=limit,
+        headroom=request["headroom"],
+        min_block=request["min_block"],
+        warmup=request["warmup"],
+        steps=request["steps"],
+        reference=reference,
+    )
+
+
+def _describe(error: BaseException) -> str:
+    """The error; first the one during whose clean-up it came, if there was one."""
+    text = f"{type(error).__name__}: {error}"
+    cause = error.__cause__ or error.__context__
+    return text if cause is None else f"{_describe(cause)} | then: {text}"
+
+
+def _one(
+    request: dict[str, Any], run: dict[str, Any], facts: records.Record, reference: Any
+) -> records.Record:
+    record = records.empty(request["step"], run["method"])
+    record.update(facts, limit_bytes=run.get("limit_bytes"), ratio=run.get("ratio"))
+    try:
+        setting = _setting(request, run, reference)
+        record["limit_bytes"] = setting.limit_bytes
+        if reference is not None and setting.limit_bytes:
+            record["in_memory_ms"] = reference["in_memory_ms"]
+            record["ratio"] = reference["allocated_peak"] / setting.limit_bytes
+        record.update(methods.run(run["method"], setting))
+    except Exception as error:  # a failed run is a result, and the next one may succeed
+        traceback.print_exc()
+        record["error"] = _describe(error)
+        record.update(memory.read_peaks(torch.device(request["device"])))
+    return records.finish(record)
+
+
+def _facts(request: dict[str, Any]) -> records.Record:
+    """The fields that all runs of this process share."""
+    device = torch.device(request["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    link = measure_link(device)
+    memory.release(device)
+    commit, dirty = records.commit()
+    options = asdict(StepOptions(**request["options"]))
+    options["headroom"] = request["headroom"]
+    options["alloc_conf"] = os.environ.get(
+        "PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    )
+    return {
+        "machine": records.machine(device.type),
+        "commit": commit,
+        "commit_dirty": dirty,
+        "options": options,
+        "link_out": link[0] if link else None,
+        "link_in": link[1] if link else None,
+    }
+
+
+def main(request_path: str) -> None:
+    """Carry out a request."""
+    request = json.loads(Path(request_path).read_text())
+    if request["device"] is None:
+        request["device"] = "cuda:0" if torch.cuda.is_available() else "cpu"
+    configure(request["step"], StepOptions(**request["options"]))
+    facts = _facts(request)
+    reference = records.read(Path(request["reference"])) if request.get("reference") else None
+    if reference is not None and reference["error"]:
+        reference = None
+    for run in request["runs"]:
+        record = _one(request, run, facts, reference)
+        records.write(record, Path(run["out"]))
+        if run["method"] == "plain" and not record["error"]:
+            reference = record
+        outcome = record["error"] or f"{record['step_ms']:.2f} ms"
+        print(f"  {record['step']} {record['method']}: {outcome}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

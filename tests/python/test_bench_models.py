@@ -1,0 +1,110 @@
+"""The benchmark's models have the sizes that their architectures are known by."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.memory import LiveBytes  # noqa: E402
+from bench.models.blocks import parameter_count  # noqa: E402
+from bench.models.deeplabv3 import deeplabv3_resnet101  # noqa: E402
+from bench.models.googlenet import GoogLeNet  # noqa: E402
+from bench.models.llama import Llama, LlamaShape, rotate  # noqa: E402
+from bench.models.resnet import resnet50  # noqa: E402
+from bench.models.unet3d import UNet3d, dice_loss  # noqa: E402
+from bench.steps import STEPS, StepOptions, build  # noqa: E402
+from bench.timing import run_steps  # noqa: E402
+
+CPU = torch.device("cpu")
+TINY = StepOptions(tiny=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters"),
+    [
+        (resnet50, 25_557_032),
+        (lambda: resnet50(15), 23_538_767),
+        (deeplabv3_resnet101, 58_630_997),
+        (GoogLeNet, 6_624_904),
+        (UNet3d, 8_269_561),
+        (Llama, 1_100_048_384),
+    ],
+    ids=["resnet50", "resnet50-15", "deeplabv3-r101", "googlenet", "unet3d", "llama-1.1b"],
+)
+def test_parameter_count(make, parameters):
+    with torch.device("meta"):
+        assert parameter_count(make()) == parameters
+
+
+def test_resnet_has_torchvisions_names():
+    with torch.device("meta"):
+        names = set(resnet50().state_dict())
+    assert {"conv1.weight", "layer1.0.downsample.1.running_var", "layer4.2.conv3.weight"} <= names
+    assert {"bn1.num_batches_tracked", "fc.bias"} <= names
+    assert len(names) == 320
+
+
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_steps_learn_and_start_from_the_same_bits(step):
+    first = run_steps(build(step, TINY, CPU), 3, CPU)
+    second = run_steps(build(step, TINY, CPU), 1, CPU)
+    losses = [float.fromhex(loss) for loss in first.losses]
+    assert first.losses[0] == second.losses[0]
+    assert len(set(losses)) == 3
+    assert all(torch.isfinite(torch.tensor(losses)))
+
+
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_checkpointing_computes_the_same_with_less(step):
+    def held_for_backward(on: bool) -> tuple[int, str]:
+        train = build(step, TINY, CPU)
+        train.set_checkpointing(on)
+        loss = run_steps(train, 1, CPU).losses[0]
+        with LiveBytes() as live:
+            out = train.loss(train.model(train.inputs), train.target)
+            held = live.current
+        del out
+        return held, loss
+
+    (plain, expected), (less, loss) = held_for_backward(False), held_for_backward(True)
+    assert loss == expected
+    assert less < plain
+
+
+def test_dice_loss_is_zero_for_a_perfect_answer_and_one_for_none():
+    target = torch.zeros(1, 3, 4, 4, 4)
+    target[:, :, :2] = 1
+    assert dice_loss(target, target) == pytest.approx(0, abs=1e-6)
+    assert dice_loss(1 - target, target) == pytest.approx(1, abs=1e-4)
+
+
+def test_rotary_positions_keep_lengths_and_depend_on_distance_alone():
+    model = Llama(LlamaShape(width=64, layers=1, heads=4, hidden=8, vocabulary=8))
+    cosine, sine = model._positions(16, CPU)
+    q, k = torch.randn(16), torch.randn(16)
+    turned_q, turned_k = rotate(q, cosine, sine), rotate(k, cosine, sine)
+    assert torch.allclose(turned_q.norm(dim=-1), q.norm().expand(16), atol=1e-5)
+    assert torch.allclose(turned_q[0], q)
+    products = turned_q @ turned_k.T
+    for distance in (0, 1, 5):
+        diagonal = products.diagonal(distance)
+        assert torch.allclose(diagonal, diagonal[0].expand_as(diagonal), atol=1e-4)
+
+
+def test_live_bytes_counts_storages_once_and_forgets_them():
+    with LiveBytes() as live:
+        a = torch.zeros(1000)
+        view = a.view(10, 100)[3:]
+        b = view + 1
+        assert live.current == 4000 + 2800
+        del a, view
+        assert live.current == 2800
+        del b
+    assert live.current == 0
+    assert live.peak == 6800
