@@ -12,7 +12,9 @@ function(lms_target_defaults target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(
     ${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${LMS_WERROR}>:-Werror>)
+  # Designated initialisers leave fields to their defaults on purpose.
+  target_compile_options(
+    ${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${LMS_WERROR}>:-Werror>)
 endfunction()
 
 function(lms_add_library name)

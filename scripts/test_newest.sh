@@ -16,7 +16,7 @@ step "pip install ." install
 if [ "$FAILED" -eq 0 ]; then
   step "C++ tests: adapter" \
     ctest --test-dir build-newest -L adapter --no-tests=error --output-on-failure -j "$(jobs)"
-  # The installed package is what is tested: not the source tree's: keep that out of the path.
+  # What is tested is the installed package: the source tree's stays out of the path.
   step "Python tests" python -m pytest tests/python -o pythonpath=. -m "not gpu"
 fi
 finish "make test-newest"
