@@ -37,7 +37,7 @@ class ExtentMap {
   void insert(Bytes offset, Bytes size);
   void erase(std::map<Bytes, Bytes>::iterator range);
 
-  std::map<Bytes, Bytes> by_offset_;            // offset -> size
+  std::map<Bytes, Bytes> by_offset_;           // offset -> size
   std::set<std::pair<Bytes, Bytes>> by_size_;  // (size, offset)
   Bytes free_bytes_ = 0;
 };

@@ -86,9 +86,8 @@ bool enable_direct(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_DIRECT) != 0) return false;
   const auto page = MappedMemory::anonymous(kAlignment);
-  const bool works =
-      page && ::pwrite(fd, page.data(), kAlignment, 0) == kAlignment &&
-      ::pread(fd, page.data(), kAlignment, 0) == kAlignment;
+  const bool works = page && ::pwrite(fd, page.data(), kAlignment, 0) == kAlignment &&
+                     ::pread(fd, page.data(), kAlignment, 0) == kAlignment;
   if (!works) ::fcntl(fd, F_SETFL, flags);
   // Only the probe is lost if this fails; growing sets the length again.
   [[maybe_unused]] const int ignored = ::ftruncate(fd, 0);

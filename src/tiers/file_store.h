@@ -14,11 +14,11 @@ class FileSlot;
 
 /// Bytes on disk: extents of one unlinked temporary file, which vanishes with the process.
 ///
-/// Extents are multiples of 4 KiB, best fit, coalesced when freed. Data is transferred past the page
-/// cache (O_DIRECT) where the file system allows it; elsewhere the cache is written out and dropped
-/// after every transfer. Blocks of the disk are allocated when the file grows, so a full disk is
-/// found by acquire(), before a byte depends on it. Thread-safe; transfers run without a lock.
-/// Slots share ownership of the file and may outlive the store.
+/// Extents are multiples of 4 KiB, best fit, coalesced when freed. Data is transferred past the
+/// page cache (O_DIRECT) where the file system allows it; elsewhere the cache is written out and
+/// dropped after every transfer. Blocks of the disk are allocated when the file grows, so a full
+/// disk is found by acquire(), before a byte depends on it. Thread-safe; transfers run without a
+/// lock. Slots share ownership of the file and may outlive the store.
 ///
 /// Forks: a child sees the parent's file. Extents in use at a fork are never handed out again, nor
 /// reported as may_overwrite(), while a child of that fork (or a descendant, as long as it has not
@@ -31,9 +31,9 @@ class FileStore {
 
   struct Options {
     std::string directory;
-    Bytes limit = 0;            ///< most bytes the file may have; rounded down to 4 KiB
-    Bytes step = 256 * kMiB;    ///< growth of the file, as far as limit and disk allow
-    bool direct = true;         ///< try O_DIRECT
+    Bytes limit = 0;                        ///< most bytes the file may have; rounded down to 4 KiB
+    Bytes step = 256 * kMiB;                ///< growth of the file, as far as limit and disk allow
+    bool direct = true;                     ///< try O_DIRECT
     bool allow_memory_file_system = false;  ///< accept tmpfs, which frees no memory
   };
 
@@ -48,8 +48,8 @@ class FileStore {
     bool direct = false;    ///< transfers go past the page cache
   };
 
-  /// Creates the file. `io`: the system calls to use, null for the real ones. Throws BadSetting when
-  /// the directory cannot hold such a file or is kept in memory.
+  /// Creates the file. `io`: the system calls to use, null for the real ones. Throws BadSetting
+  /// when the directory cannot hold such a file or is kept in memory.
   explicit FileStore(Options options, std::shared_ptr<FileIo> io = nullptr);
   ~FileStore();
   FileStore(FileStore&&) noexcept;

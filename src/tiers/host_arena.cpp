@@ -54,9 +54,7 @@ struct Pending {
 
 Bytes round_down(Bytes n, Bytes unit) { return n / unit * unit; }
 
-Bytes slot_bytes(Bytes n) {
-  return round_up(std::max<Bytes>(n, 1), HostArena::kAlignment);
-}
+Bytes slot_bytes(Bytes n) { return round_up(std::max<Bytes>(n, 1), HostArena::kAlignment); }
 
 }  // namespace
 
@@ -322,8 +320,8 @@ class HostArena::Impl {
   [[noreturn]] void throw_full(Bytes size) const {
     const Stats s = stats();
     throw TierFull("host arena is full: wanted " + format_bytes(size) + " in one piece, " +
-                   format_bytes(s.used) + " in use, " + format_bytes(s.reserved) +
-                   " held, limit " + format_bytes(s.limit));
+                   format_bytes(s.used) + " in use, " + format_bytes(s.reserved) + " held, limit " +
+                   format_bytes(s.limit));
   }
 
   static void wait_quietly(Fence& fence) noexcept {

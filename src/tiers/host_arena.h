@@ -10,8 +10,8 @@
 namespace lms {
 
 /// Makes host memory fast for a device (pins it). The base class does nothing: ordinary memory.
-/// Called from whichever thread needs a segment, one segment at a time, while other threads may take
-/// slots from segments already there and return them. Must not call back into the arena.
+/// Called from whichever thread needs a segment, one segment at a time, while other threads may
+/// take slots from segments already there and return them. Must not call back into the arena.
 class HostPinning {
  public:
   HostPinning() = default;
@@ -45,9 +45,9 @@ class HostSlot;
 /// Host memory in exact sizes, out of large segments that are mapped, bound to a NUMA node, touched
 /// and pinned once.
 ///
-/// A slot takes its size rounded up to 4 KiB and lies within one segment. `Options::limit` is a hard
-/// cap on reserved (mapped) bytes. Thread-safe. Slots share ownership of the memory, so they may
-/// outlive the arena. A process forked off must not use the arena or its slots.
+/// A slot takes its size rounded up to 4 KiB and lies within one segment. `Options::limit` is a
+/// hard cap on reserved (mapped) bytes. Thread-safe. Slots share ownership of the memory, so they
+/// may outlive the arena. A process forked off must not use the arena or its slots.
 class HostArena {
  public:
   static constexpr Bytes kAlignment = 4 * kKiB;
@@ -64,10 +64,10 @@ class HostArena {
   };
 
   struct Options {
-    Bytes limit = 0;            ///< most bytes ever reserved; rounded down to 4 KiB
-    Bytes step = 1 * kGiB;      ///< segments are at least this large, as far as `limit` allows
-    int numa_node = -1;         ///< node to prefer; -1: wherever the kernel likes
-    int touch_threads = 0;      ///< threads that touch a new segment; 0: by size, at most 8
+    Bytes limit = 0;        ///< most bytes ever reserved; rounded down to 4 KiB
+    Bytes step = 1 * kGiB;  ///< segments are at least this large, as far as `limit` allows
+    int numa_node = -1;     ///< node to prefer; -1: wherever the kernel likes
+    int touch_threads = 0;  ///< threads that touch a new segment; 0: by size, at most 8
     /// Called once, with no lock held, from the acquire() that takes `used` past 90 % of `limit`;
     /// armed again by set_limit(). Must not throw.
     std::function<void(const Stats&)> on_high_water = nullptr;
@@ -81,9 +81,10 @@ class HostArena {
   HostArena& operator=(HostArena&&) noexcept;
 
   /// A slot of at least `n` bytes (n >= 0), aligned to 4 KiB, contents unspecified. Takes the
-  /// smallest free range that fits; else looks which fences are done; else maps a segment; else gives wholly free segments back if
-  /// that makes room for one; else waits for fences of released slots, oldest first; else throws
-  /// TierFull (wanted, held, limit), with every live slot untouched.
+  /// smallest free range that fits; else looks which fences are done; else maps a segment; else
+  /// gives wholly free segments back if that makes room for one; else waits for fences of released
+  /// slots, oldest first; else throws TierFull (wanted, held, limit), with every live slot
+  /// untouched.
   [[nodiscard]] HostSlot acquire(Bytes n);
 
   [[nodiscard]] Stats stats() const;

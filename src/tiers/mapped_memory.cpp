@@ -55,7 +55,8 @@ MappedMemory MappedMemory::anonymous(Bytes n) noexcept {
   if (raw == MAP_FAILED) return {};
   auto* begin = static_cast<char*>(raw);
   if (huge) {
-    const auto misalignment = static_cast<Bytes>(reinterpret_cast<std::uintptr_t>(begin)) % kHugePage;
+    const auto misalignment =
+        static_cast<Bytes>(reinterpret_cast<std::uintptr_t>(begin)) % kHugePage;
     const Bytes head = misalignment == 0 ? 0 : kHugePage - misalignment;
     if (head > 0) ::munmap(begin, static_cast<std::size_t>(head));
     begin += head;

@@ -7,15 +7,16 @@ namespace lms {
 
 /// Memory at an address that never changes, whose bytes can leave to a FileStore and come back.
 ///
-/// Present: anonymous private memory. Absent: a shared mapping of a file extent at the same address,
-/// so the address stays readable, with the right bytes, at every instant: other threads may read it
-/// all the while. Reading while absent brings pages into the page cache; come_back() drops them. An
-/// I/O error under such a read is a SIGBUS, as with every mapped file.
+/// Present: anonymous private memory. Absent: a shared mapping of a file extent at the same
+/// address, so the address stays readable, with the right bytes, at every instant: other threads
+/// may read it all the while. Reading while absent brings pages into the page cache; come_back()
+/// drops them. An I/O error under such a read is a SIGBUS, as with every mapped file.
 ///
-/// Writes: through this address at any time *except while leave() or come_back() runs*, when a write
-/// could be lost (nothing is write-protected, since a fault in another's code would be worse). So
-/// move only blocks that no one can be writing: whose pointer has not escaped, or that are locked by
-/// the caller. Writes made while absent reach the file through the mapping and come back.
+/// Writes: through this address at any time *except while leave() or come_back() runs*, when a
+/// write could be lost (nothing is write-protected, since a fault in another's code would be
+/// worse). So move only blocks that no one can be writing: whose pointer has not escaped, or that
+/// are locked by the caller. Writes made while absent reach the file through the mapping and come
+/// back.
 ///
 /// One region is not thread-safe: its owner serialises leave, come_back, drop_copy and forks.
 /// Distinct regions are independent. Move-only; destruction unmaps and frees the extent.
@@ -38,14 +39,15 @@ class PagedRegion {
   explicit operator bool() const { return data_ != nullptr; }
 
   /// Bytes leave and their memory returns to the system. `dirty`: the region was written since it
-  /// came back, so that a kept copy is no longer valid. Returns the bytes written: size(), or 0 when
-  /// a clean copy was kept (or when already absent). Throws TierFull or Error; the bytes are then
-  /// still present, and a copy that may have been half overwritten is dropped.
+  /// came back, so that a kept copy is no longer valid. Returns the bytes written: size(), or 0
+  /// when a clean copy was kept (or when already absent). Throws TierFull or Error; the bytes are
+  /// then still present, and a copy that may have been half overwritten is dropped.
   Bytes leave(FileStore& store, bool dirty);
 
   /// Bytes come back into fresh memory. `keep_copy`: the extent stays as a clean copy, for a free
-  /// leave(store, false). Returns the bytes read: size(), or 0 when already present. `store` must be
-  /// the one they left to. Throws OutOfMemory or Error; the region is then still absent and readable.
+  /// leave(store, false). Returns the bytes read: size(), or 0 when already present. `store` must
+  /// be the one they left to. Throws OutOfMemory or Error; the region is then still absent and
+  /// readable.
   Bytes come_back(FileStore& store, bool keep_copy);
 
   /// Whether the kept copy holds the very bytes in memory; true where there is none. Reads the copy
@@ -55,9 +57,9 @@ class PagedRegion {
   /// Frees the kept extent. No effect while absent.
   void drop_copy() noexcept;
 
-  /// In the child, after a fork: from now on writes to an absent region stay in the child. Reads see
-  /// the parent's bytes of the fork's time, unless the parent writes through its own mapping while
-  /// absent. Async-signal-safe. In the child come_back() works, leave() throws.
+  /// In the child, after a fork: from now on writes to an absent region stay in the child. Reads
+  /// see the parent's bytes of the fork's time, unless the parent writes through its own mapping
+  /// while absent. Async-signal-safe. In the child come_back() works, leave() throws.
   void isolate_in_child() noexcept;
 
  private:

@@ -38,15 +38,17 @@ class FaultyIo : public FileIo {
     }
     return FileIo::fallocate(fd, offset, n);
   }
-  Bytes disk_free(int fd) override { return pretended_free < 0 ? FileIo::disk_free(fd) : pretended_free.load(); }
+  Bytes disk_free(int fd) override {
+    return pretended_free < 0 ? FileIo::disk_free(fd) : pretended_free.load();
+  }
 
   std::atomic<int> write_error = 0;
   std::atomic<int> read_error = 0;
   std::atomic<int> allocate_error = 0;
   std::atomic<int> writes_before_error = 0;  // this many succeed first
   std::atomic<bool> sticky = false;
-  std::atomic<bool> stuck = false;       // writes return 0
-  std::atomic<Bytes> most_at_once = 0;   // short transfers; 0: whole ones
+  std::atomic<bool> stuck = false;      // writes return 0
+  std::atomic<Bytes> most_at_once = 0;  // short transfers; 0: whole ones
   std::atomic<Bytes> pretended_free = -1;
   std::atomic<int> writes = 0;
   std::atomic<int> reads = 0;

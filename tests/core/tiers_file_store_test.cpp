@@ -1,5 +1,3 @@
-#include "tiers/file_store.h"
-
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
@@ -17,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/file_store.h"
 #include "tiers_faulty_io.h"
 #include "tiers_test_support.h"
 
@@ -69,8 +68,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, FileStoreWays, ::testing::Values(true, false),
 TEST_P(FileStoreWays, EverySizeAndAlignmentComesBack) {
   auto store = make(16 * kMiB);
   unsigned seed = 0;
-  for (const Bytes n : {Bytes{0}, Bytes{1}, Bytes{4095}, Bytes{4096}, Bytes{4097}, 1 * kMiB,
-                        2 * kMiB + 4099}) {
+  for (const Bytes n :
+       {Bytes{0}, Bytes{1}, Bytes{4095}, Bytes{4096}, Bytes{4097}, 1 * kMiB, 2 * kMiB + 4099}) {
     for (const Bytes shift : {0, 1, 512}) {
       const auto bytes = pattern(n + shift, ++seed);
       const std::vector<char> expected(bytes.begin() + shift, bytes.end());
@@ -103,8 +102,8 @@ TEST_P(FileStoreWays, ReadsSeeWhatWasWrittenThroughAMapping) {
   const auto slot = store.acquire(64 * kKiB);
   auto bytes = pattern(64 * kKiB, 4);
   store.write(slot, bytes.data(), bytes.size());
-  auto* p = static_cast<char*>(::mmap(nullptr, 64 * kKiB, PROT_READ | PROT_WRITE, MAP_SHARED,
-                                      store.fd(), slot.offset()));
+  auto* p = static_cast<char*>(
+      ::mmap(nullptr, 64 * kKiB, PROT_READ | PROT_WRITE, MAP_SHARED, store.fd(), slot.offset()));
   ASSERT_NE(p, MAP_FAILED);
   for (int round = 0; round < 20; ++round) {
     p[5000 + round] = bytes[static_cast<std::size_t>(5000 + round)] = static_cast<char>(round);
@@ -137,8 +136,7 @@ TEST_P(FileStoreWays, FailedTransfersSaySo) {
   io->write_error = EDQUOT;
   EXPECT_THROW(store.write(slot, bytes.data(), bytes.size()), TierFull);
   io->write_error = EIO;
-  const auto text =
-      message_of<Error>([&] { store.write(slot, bytes.data(), bytes.size()); });
+  const auto text = message_of<Error>([&] { store.write(slot, bytes.data(), bytes.size()); });
   EXPECT_NE(text.find("Input/output error"), std::string::npos) << text;
   io->stuck = true;
   EXPECT_THROW(store.write(slot, bytes.data(), bytes.size()), Error);

@@ -23,6 +23,7 @@
 namespace lms {
 namespace {
 
+using testing::copy_to;
 using testing::disk_options;
 using testing::pattern;
 using testing::same;
@@ -261,10 +262,10 @@ TEST(Fork, TheChildSeesTheOldBytesWhileTheParentOverwrites) {
   FileStore store(disk_options(16 * kMiB));
   const auto old = pattern(300 * kKiB, 4);
   auto absent = PagedRegion::make(300 * kKiB);
-  std::memcpy(absent.data(), old.data(), old.size());
+  copy_to(absent.data(), old);
   absent.leave(store, true);
   auto copied = PagedRegion::make(300 * kKiB);
-  std::memcpy(copied.data(), old.data(), old.size());
+  copy_to(copied.data(), old);
   copied.leave(store, true);
   copied.come_back(store, true);
 
@@ -278,7 +279,7 @@ TEST(Fork, TheChildSeesTheOldBytesWhileTheParentOverwrites) {
   for (int round = 0; round < 3; ++round) {
     for (auto* region : {&absent, &copied}) {
       region->come_back(store, round != 1);
-      std::memcpy(region->data(), fresh.data(), fresh.size());
+      copy_to(region->data(), fresh);
       region->leave(store, true);
       EXPECT_TRUE(same(region->data(), fresh));
     }
@@ -293,12 +294,12 @@ TEST(Fork, TheChildsWritesDoNotReachTheParent) {
   FileStore store(disk_options(16 * kMiB));
   const auto bytes = pattern(300 * kKiB, 6);
   auto region = PagedRegion::make(300 * kKiB);
-  std::memcpy(region.data(), bytes.data(), bytes.size());
+  copy_to(region.data(), bytes);
   region.leave(store, true);
 
   Child child({&store}, {&region}, [&] {
     const auto mine = pattern(300 * kKiB, 7);
-    std::memcpy(region.data(), mine.data(), mine.size());
+    copy_to(region.data(), mine);
     if (!same(region.data(), mine)) return 1;
     region.come_back(store, false);
     return same(region.data(), mine) ? 0 : 2;

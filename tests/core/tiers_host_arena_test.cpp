@@ -1,5 +1,3 @@
-#include "tiers/host_arena.h"
-
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
@@ -21,11 +19,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tiers/host_arena.h"
 #include "tiers_test_support.h"
 
 namespace lms {
 namespace {
 
+using testing::copy_to;
 using testing::message_of;
 using testing::pattern;
 using testing::same;
@@ -156,7 +156,7 @@ TEST(HostArena, FullSaysWhatAndLosesNothing) {
   HostArena arena(options(1 * kMiB, 256 * kKiB), nullptr);
   const auto bytes = pattern(768 * kKiB, 1);
   const auto slot = arena.acquire(768 * kKiB);
-  std::memcpy(slot.data(), bytes.data(), bytes.size());
+  copy_to(slot.data(), bytes);
   const auto before = arena.stats();
   const auto text = message_of<TierFull>([&] { (void)arena.acquire(512 * kKiB); });
   EXPECT_NE(text.find("wanted 512 KiB"), std::string::npos) << text;
@@ -371,7 +371,7 @@ TEST(HostArena, ThreadsShareItWithoutOverlapAndWithinTheLimit) {
           const Bytes n = static_cast<Bytes>((i * 7919 + t * 104729) % (500 * 1024) + 1);
           auto slot = arena.acquire(n);
           const auto bytes = pattern(n, t * 1000 + i);
-          std::memcpy(slot.data(), bytes.data(), bytes.size());
+          copy_to(slot.data(), bytes);
           if (!same(slot.data(), bytes)) ++wrong;
           if (i % 3 == 0) {
             const auto fence = std::make_shared<ManualFence>();
@@ -422,7 +422,7 @@ RC_GTEST_PROP(HostArenaProperty, SlotsKeepTheirBytesAndTheLimitHolds, ()) {
       const Bytes rounded = round_up(std::max(number, 1), 4096);
       try {
         Live entry{arena.acquire(number), pattern(number, ++seed)};
-        std::memcpy(entry.slot.data(), entry.bytes.data(), entry.bytes.size());
+        copy_to(entry.slot.data(), entry.bytes);
         RC_ASSERT(pinning->holds(entry.slot.data(), rounded));
         live.push_back(std::move(entry));
         used += rounded;

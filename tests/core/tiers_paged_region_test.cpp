@@ -1,5 +1,3 @@
-#include "tiers/paged_region.h"
-
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
@@ -20,12 +18,14 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/paged_region.h"
 #include "tiers_faulty_io.h"
 #include "tiers_test_support.h"
 
 namespace lms {
 namespace {
 
+using testing::copy_to;
 using testing::disk_options;
 using testing::FaultyIo;
 using testing::message_of;
@@ -34,7 +34,7 @@ using testing::same;
 
 PagedRegion filled(const std::vector<char>& bytes) {
   auto region = PagedRegion::make(static_cast<Bytes>(bytes.size()));
-  std::memcpy(region.data(), bytes.data(), bytes.size());
+  copy_to(region.data(), bytes);
   return region;
 }
 

@@ -48,8 +48,12 @@ inline std::vector<char> pattern(Bytes n, unsigned seed) {
   return bytes;
 }
 
+inline void copy_to(void* memory, const std::vector<char>& bytes) {
+  if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
+}
+
 inline bool same(const void* memory, const std::vector<char>& expected) {
-  return std::memcmp(memory, expected.data(), expected.size()) == 0;
+  return expected.empty() || std::memcmp(memory, expected.data(), expected.size()) == 0;
 }
 
 /// The message of the E that `action` throws; a failed expectation and "" when it throws none.
