@@ -5,8 +5,8 @@
     python bench/opinfo.py --device cuda --shard 0/4 --out shard0.json
 
 For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
-few samples run forward, backward, in place and with ``out=``. Each runs twice in plain PyTorch, then
-once managed, with every block evicted after every operator and each clean eviction checked against
+few samples run forward, backward, in place and with ``out=``. Each runs twice in plain PyTorch, once
+managed, where every block leaves after every operator and each clean eviction is checked against
 the device's bytes. Results, gradients and what became of the inputs must agree to the last bit.
 
 Worker processes do the work: one that crashes or hangs costs the operator it was in, and no other.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import itertools
 import json
 import os
 import platform
@@ -27,69 +26,20 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "python"), str(ROOT / "python")]
 
-FOREACH = ("unary", "binary", "pointwise", "reduce", "other")
-SECOND_TYPES = ("bfloat16", "complex64", "int64")
+from bench.opinfo_cases import UNINITIALISED, Case, Way, all_cases, samples_of, ways_of  # noqa: E402
+
 QUICK_STEP = 9  # every ninth operator
 QUICK_ALWAYS = ("add", "mm", "addmm", "cat", "nn.functional.conv2d", "nn.functional.batch_norm",
                 "index_put", "sort", "svd", "_foreach_add", "_foreach_norm", "unique", "cumsum",
                 "nn.functional.embedding", "nn.functional.dropout", "scatter_add")  # fmt: skip
 STALL_SECONDS = 180
-
-# Operators whose result is whatever the memory held before.
-UNINITIALISED = frozenset(
-    {
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-        "resize_as_",
-    }
-)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One operator in one type."""
-
-    key: str
-    info: Any
-    dtype: Any
-    foreach: bool
-
-
-def all_cases(device: str) -> list[Case]:
-    """Every operator of the lists in the types to be run, in a fixed order."""
-    import torch
-    from torch.testing._internal import common_methods_invocations as lists
-
-    found: list[Case] = []
-    tables = [(lists.op_db, False)]
-    tables += [(getattr(lists, f"foreach_{kind}_op_db", []), True) for kind in FOREACH]
-    for table, foreach in tables:
-        for index, info in enumerate(table):
-            supported = info.supported_dtypes(device)
-            turn = index % len(SECOND_TYPES)
-            order = SECOND_TYPES[turn:] + SECOND_TYPES[:turn]
-            second = [getattr(torch, name) for name in order if getattr(torch, name) in supported]
-            chosen = [torch.float32] if torch.float32 in supported else []
-            chosen += second[: 2 - len(chosen)]
-            if not chosen:
-                chosen = sorted(supported, key=str)[:1]
-            for dtype in chosen:
-                name = info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
-                key = f"{name}|{str(dtype).removeprefix('torch.')}"
-                found.append(Case(key, info, dtype, foreach))
-    return found
 
 
 def selected_keys(device: str, quick: bool, shard: str, only: str) -> list[str]:
@@ -105,135 +55,6 @@ def selected_keys(device: str, quick: bool, shard: str, only: str) -> list[str]:
     if not 0 <= part < count:
         raise SystemExit(f"--shard {shard}: give PART/COUNT with PART from 0 to COUNT-1")
     return names[part::count]
-
-
-# Inputs
-
-
-def copy_tensor(tensor: Any, storages: dict[int, Any]) -> Any:
-    """A copy with the same strides, and with the same sharing of storages."""
-    import torch
-
-    strided = tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if (
-        not strided
-        or tensor.is_quantized
-        or tensor.is_nested
-        or tensor.is_conj()
-        or tensor.is_neg()
-    ):
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    flat = tensor.detach()
-    old = flat.untyped_storage()
-    if old._cdata not in storages:
-        # Through an operator, as data comes into being in training.
-        whole = torch.empty(0, dtype=torch.uint8, device=flat.device).set_(old)
-        storages[old._cdata] = whole.clone().untyped_storage()
-    copied = torch.empty(0, dtype=flat.dtype, device=flat.device)
-    copied.set_(storages[old._cdata], flat.storage_offset(), flat.shape, flat.stride())
-    return copied.requires_grad_(tensor.requires_grad)
-
-
-def copy_tree(value: Any, detach: bool = False) -> Any:
-    """A deep copy of a nest of tensors; ``detach`` drops ``requires_grad``."""
-    import torch
-    from torch.utils import _pytree as pytree
-
-    storages: dict[int, Any] = {}
-
-    def copy(item: Any) -> Any:
-        if isinstance(item, torch.Generator):
-            return item.clone_state()
-        if not isinstance(item, torch.Tensor):
-            return item
-        copied = copy_tensor(item, storages)
-        return copied.detach() if detach and copied.requires_grad else copied
-
-    return pytree.tree_map(copy, value)
-
-
-def tensors_in(value: Any) -> list[Any]:
-    """All tensors of a nest."""
-    import torch
-    from torch.utils import _pytree as pytree
-
-    return [item for item in pytree.tree_leaves(value) if isinstance(item, torch.Tensor)]
-
-
-# Ways to run a sample. Each returns what must agree.
-
-Way = Callable[[Case, Any], Any]
-
-
-def run_function(case: Case, sample: Any) -> Any:
-    """Forward and, where it has one, backward."""
-    import torch
-
-    inputs = copy_tree((sample.input, tuple(sample.args), dict(sample.kwargs)))
-    first, args, kwargs = inputs
-    torch.manual_seed(0)
-    out = case.info.op(first, *args, **kwargs)
-    processed = sample.output_process_fn_grad(out)
-    heads = [t for t in tensors_in(processed) if t.requires_grad and t.layout == torch.strided]
-    leaves = [t for t in tensors_in(inputs) if t.requires_grad]
-    gradients: Any = None
-    if heads and leaves:
-        weights = [torch.full_like(head, 0.5).detach() for head in heads]
-        gradients = torch.autograd.grad(heads, leaves, weights, allow_unused=True)
-    return {"out": out, "gradients": gradients, "inputs": inputs}
-
-
-def run_in_place(case: Case, sample: Any) -> Any:
-    """The form that writes into its first argument."""
-    import torch
-
-    inputs = copy_tree((sample.input, tuple(sample.args), dict(sample.kwargs)), detach=True)
-    first, args, kwargs = inputs
-    torch.manual_seed(0)
-    case.info.inplace_variant(first, *args, **kwargs)
-    return {"inputs": inputs}
-
-
-def run_out(case: Case, sample: Any) -> Any:
-    """The form that writes into tensors that exist already."""
-    import torch
-
-    inputs = copy_tree((sample.input, tuple(sample.args), dict(sample.kwargs)), detach=True)
-    first, args, kwargs = inputs
-    torch.manual_seed(0)
-    shape = case.info.op(first, *args, **kwargs)
-    outs = torch.zeros_like(shape) if isinstance(shape, torch.Tensor) else tuple(
-        torch.zeros_like(part) for part in shape
-    )  # fmt: skip
-    torch.manual_seed(0)
-    case.info.op(first, *args, **kwargs, out=outs)
-    return {"out": outs, "inputs": inputs}
-
-
-def ways_of(case: Case) -> Iterator[tuple[str, Way]]:
-    """The forms that the operator has."""
-    if case.info.op is not None:
-        yield "function", run_function
-    if case.info.inplace_variant is not None:
-        yield "in place", run_in_place
-    if case.info.supports_out and not case.foreach and case.info.op is not None:
-        yield "out", run_out
-
-
-def samples_of(case: Case, device: str, count: int) -> list[Any]:
-    """The operator's first samples; for autograd where the type has one."""
-    import torch
-
-    differentiable = case.dtype.is_floating_point or case.dtype.is_complex
-    wants_grad = bool(
-        differentiable
-        and case.info.supports_autograd
-        and case.dtype in case.info.supported_backward_dtypes(torch.device(device).type)
-        and not case.foreach
-    )
-    torch.manual_seed(0)
-    made = case.info.sample_inputs(device, case.dtype, requires_grad=wants_grad)
-    return list(itertools.islice(made, count))
 
 
 class Skip(Exception):
@@ -317,7 +138,6 @@ def worker(args: argparse.Namespace) -> int:
     import torch
 
     warnings.filterwarnings("ignore")
-    sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "python")]
     torch.set_num_threads(args.threads)
     by_key: dict[str, Case] = {}
     for case in all_cases(args.device):

@@ -76,6 +76,8 @@ def test_bytes_in_messages(text: str, least: int, most: int) -> None:
 def test_limit_in_message() -> None:
     error = RuntimeError("aten::mm needs 3 MiB; the smallest workable limit is 5.25 MiB.")
     assert (21 << 18) <= harness.smallest_workable_limit(error) <= (22 << 18)
+    error = RuntimeError("the smallest limit that could work is 5.25 MiB (5505031 bytes). More")
+    assert harness.smallest_workable_limit(error) == 5505031
 
 
 def test_the_list_is_complete() -> None:

@@ -53,6 +53,7 @@ def managed(
 ) -> Iterator[Any]:
     """``enable`` on entry and ``disable`` on exit, whatever happened in between."""
     package = lms()
+    # Through the variable, as a user would.
     with environment(LMS_STRESS="1" if stress else "0"):
         package.enable(min_block=min_block, device=device, **settings)
     try:
@@ -113,11 +114,14 @@ def parse_bytes(text: str) -> int:
 
 
 def smallest_workable_limit(error: BaseException) -> int:
-    """The limit that an out-of-memory error says would do."""
-    match = re.search(
-        r"smallest workable limit\D{0,20}?([\d.,_]+\s*(?:[KMGT]iB|bytes|B)?)",
-        str(error),
-        re.IGNORECASE,
+    """The limit that an out-of-memory error says would do: the exact bytes where it gives them."""
+    text = str(error)
+    at = re.search(r"smallest (?:workable )?limit", text, re.IGNORECASE)
+    assert at, f"the error does not name the smallest workable limit: {text}"
+    amount = re.search(
+        r"([\d.]*\d)\s*([KMGT]?iB|bytes|B)(?: \((\d+) bytes\))?", text[at.end() : at.end() + 120]
     )
-    assert match, f"the error does not name the smallest workable limit: {error}"
-    return parse_bytes(match.group(1).rstrip(".,"))
+    assert amount, f"no amount follows the words 'smallest limit': {text}"
+    if amount.group(3):
+        return int(amount.group(3))
+    return parse_bytes(f"{amount.group(1)} {amount.group(2)}")

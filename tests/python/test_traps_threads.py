@@ -1,0 +1,201 @@
+"""Traps: threads, graphs that are walked again, and hooks that keep tensors."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+from stress import harness
+from stress.networks import mlp
+from stress.probe import DEVICES, block, need, reference, same, send_away
+from stress.registry import seed
+
+pytestmark = [
+    pytest.mark.parametrize("device", DEVICES),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def _together(*works: object) -> None:
+    errors: list[BaseException] = []
+
+    def guard(work: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guard, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+def test_one_block_used_and_evicted_by_several_threads(device: str) -> None:
+    """Readers always see whole, right bytes, while another thread sends the block away."""
+    need(device)
+    with harness.managed(device) as package:
+        x = block(256, 256, device=device)
+        expected = reference(256, 256) * 2
+        stop = time.monotonic() + 1.5
+        rounds = [0, 0]
+
+        def read(index: int) -> None:
+            while time.monotonic() < stop:
+                assert same(x * 2, expected)
+                rounds[index] += 1
+
+        def evict() -> None:
+            while time.monotonic() < stop:
+                torch.ops.lms.evict(x)
+                time.sleep(0.0005)
+
+        _together(lambda: read(0), lambda: read(1), evict)
+        assert min(rounds) > 0
+        assert package.memory_stats(device)["evictions"] > 0
+
+
+def test_writes_from_several_threads_are_all_kept(device: str) -> None:
+    """Each thread adds to rows of its own; no write is lost to an eviction beside it."""
+    need(device)
+    with harness.managed(device):
+        x = torch.zeros(64, 1024, device=device).add_(0)
+        done = threading.Event()
+
+        def write(index: int) -> None:
+            for _ in range(100):
+                x[index::3].add_(1)
+
+        def evict() -> None:
+            while not done.is_set():
+                torch.ops.lms.evict(x)
+                time.sleep(0.0005)
+
+        evictor = threading.Thread(target=evict)
+        evictor.start()
+        try:
+            _together(*(lambda i=i: write(i) for i in range(3)))
+        finally:
+            done.set()
+            evictor.join()
+        assert same(x, torch.full((64, 1024), 100.0))
+
+
+def test_raw_reads_while_the_block_comes_and_goes(device: str) -> None:
+    """A CPU block stays readable at its address at every moment of its moves."""
+    need(device)
+    if device != "cpu":
+        pytest.skip("addresses of GPU blocks change")
+    import ctypes
+
+    with harness.managed("cpu"):
+        x = torch.full((1 << 18,), 7.0).add_(0)
+        # The unwrapped method: a pointer that LMS was never asked for, as in foreign code.
+        address = torch._C.TensorBase.data_ptr(x)
+        view = (ctypes.c_float * x.numel()).from_address(address)
+        stop = time.monotonic() + 1.5
+        wrong: list[float] = []
+
+        def read() -> None:
+            while time.monotonic() < stop:
+                for index in range(0, x.numel(), 4096):
+                    if view[index] != 7.0:
+                        wrong.append(view[index])
+
+        def move() -> None:
+            while time.monotonic() < stop:
+                send_away(x)
+                x.sum()
+
+        _together(read, move)
+        assert not wrong
+
+
+def test_backward_threads(device: str) -> None:
+    """Several backward passes over one set of weights, from several threads."""
+    need(device)
+
+    def run() -> list[torch.Tensor]:
+        seed()
+        models = [mlp().to(device) for _ in range(4)]
+        losses = [
+            (m(reference(32, 64, value=i).to(device))).square().mean() for i, m in enumerate(models)
+        ]
+        _together(*(loss.backward for loss in losses))
+        return [p.grad for m in models for p in m.parameters()]
+
+    expected = run()
+    with harness.managed(device, stress=True) as package:
+        got = run()
+        assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+        assert package.memory_stats(device)["evictions"] > 0
+
+
+def test_saved_tensors_are_away_between_two_walks(device: str) -> None:
+    """retain_graph: everything that the graph holds leaves between the walks."""
+    need(device)
+    seed()
+    plain = mlp().to(device)
+    x = reference(32, 64).to(device)
+    loss = plain(x).square().mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    seed()
+    with harness.managed(device) as package:
+        model = mlp().to(device)
+        loss = model(x * 1).square().mean()
+        for last in (False, True):
+            assert package.reclaim_inactive(device) > 0
+            loss.backward(retain_graph=not last)
+        for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+            assert same(a.grad, b.grad)
+
+
+def test_hook_that_evicts(device: str) -> None:
+    """A hook in mid-backward that sends everything away: what is in use stays."""
+    need(device)
+    seed()
+    plain = mlp().to(device)
+    x = reference(32, 64).to(device)
+    plain(x).square().mean().backward()
+    seed()
+    with harness.managed(device) as package:
+        model = mlp().to(device)
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(lambda _: package.reclaim_inactive(device))
+        for module in model:
+            module.register_forward_hook(lambda *_: package.reclaim_inactive(device) and None)
+        model(x * 1).square().mean().backward()
+        for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+            assert same(a.grad, b.grad)
+        assert package.memory_stats(device)["evictions"] > 0
+
+
+def test_enable_and_disable_while_other_threads_work(device: str) -> None:
+    """Managing begins and ends beside running operators."""
+    need(device)
+    package = harness.lms()
+    stop = time.monotonic() + 2
+    x = reference(128, 128).to(device)
+    expected = (x @ x).cpu()
+
+    def work() -> None:
+        while time.monotonic() < stop:
+            assert same(x @ x, expected)
+
+    def toggle() -> None:
+        while time.monotonic() < stop:
+            package.enable(min_block="4KiB", device=device, stress=True)
+            time.sleep(0.05)
+            package.disable()
+
+    try:
+        _together(work, work, toggle)
+    finally:
+        package.disable()
