@@ -8,13 +8,12 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
 import torch_lms
 from torch_lms import _access
 from torch_lms._patches import Patches, _PostImport
@@ -162,6 +161,86 @@ class TestBorrows:
         assert torch.equal(cycle(tensor), torch.arange(N, dtype=torch.int32) * 2)
         tensor.untyped_storage().resize_(0)
         assert tensor.untyped_storage().nbytes() == 0
+
+
+class TestCleanBlocks:
+    """A block that is resident with a valid copy below leaves without being copied again: a raw
+    write in between must count as a write, or it would be lost."""
+
+    @pytest.fixture(autouse=True)
+    def managed(self) -> Iterator[None]:
+        with torch_lms.managed(limit="256MiB", min_block=1, device="cpu"):
+            yield
+
+    def clean(self) -> torch.Tensor:
+        tensor = torch.arange(N, dtype=torch.int32)
+        tensor.mul_(2)
+        assert torch.ops.lms.evict(tensor)
+        tensor.sum()
+        before = torch_lms.memory_stats()["evictions.clean"]
+        assert state(tensor) == "resident"
+        assert torch.ops.lms.evict(tensor)
+        assert torch_lms.memory_stats()["evictions.clean"] == before + 1
+        tensor.sum()
+        assert state(tensor) == "resident"
+        return tensor
+
+    def leave_and_return(self, tensor: torch.Tensor) -> torch.Tensor:
+        assert torch.ops.lms.evict(tensor)
+        return tensor + 0
+
+    def test_apply(self) -> None:
+        tensor = self.clean()
+        tensor.apply_(lambda value: value + 1)
+        assert np.array_equal(self.leave_and_return(tensor).numpy(), expected() + 1)
+
+    def test_map(self) -> None:
+        tensor = self.clean()
+        tensor.map_(doubled(), lambda a, b: a + b)
+        assert np.array_equal(self.leave_and_return(tensor).numpy(), expected() * 2)
+
+    def test_storage_item(self) -> None:
+        tensor = self.clean()
+        tensor.untyped_storage()[8] = 6
+        assert self.leave_and_return(tensor)[2].item() == 6
+
+    def test_storage_byteswap(self) -> None:
+        tensor = self.clean()
+        tensor.untyped_storage().byteswap(torch.int32)
+        result = self.leave_and_return(tensor).numpy()
+        assert np.array_equal(result, expected().byteswap())
+
+    def test_storage_from_file(self, tmp_path: Path) -> None:
+        tensor = self.clean()
+        size = tensor.nbytes
+        (tmp_path / "storage").write_bytes(size.to_bytes(8, "little") + bytes(size))
+        with open(tmp_path / "storage", "rb") as file:
+            tensor.untyped_storage()._set_from_file(file, None, True, 1)
+        assert self.leave_and_return(tensor).sum().item() == 0
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("wrapper", ["python", "cpp"])
+    def test_generated_kernel(self, wrapper: str) -> None:
+        from torch._inductor import config
+
+        tensor = self.clean()
+        with config.patch(cpp_wrapper=wrapper == "cpp"):
+            torch._dynamo.reset()
+            torch.compile(lambda t: t.add_(3), fullgraph=True)(tensor)
+            torch._dynamo.reset()
+        assert torch.ops.lms.evict(tensor) or wrapper == "cpp"  # the cpp wrapper's are kept
+        assert np.array_equal(tensor.numpy(), expected() + 3)
+
+    def test_pointer_in_a_scope(self) -> None:
+        tensor = self.clean()
+        with _access.scope():
+            ctypes.memset(tensor.data_ptr(), 0, tensor.nbytes)
+            assert not torch.ops.lms.evict(tensor)
+        assert self.leave_and_return(tensor).sum().item() == 0
+
+
+def doubled() -> torch.Tensor:
+    return torch.arange(N, dtype=torch.int32) * 2
 
 
 @pytest.mark.usefixtures("stress")
