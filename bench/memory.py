@@ -1,4 +1,4 @@
-"""What a run holds in memory: on a GPU from the caching allocator, elsewhere by counting tensors."""
+"""What a run holds in memory: from the caching allocator of a GPU, else by counting tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of results: `python bench/report.py [DIR]` prints the records of a directory as Markdown."""
+"""Tables of results: `python bench/report.py [DIR]` prints a directory's records as Markdown."""
 
 from __future__ import annotations
 

@@ -62,10 +62,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ratio", type=float, help="limit: the plain run's peak over this")
     parser.add_argument("--limit", type=parse_bytes, help="limit, such as 5.5GiB; beats --ratio")
     parser.add_argument("--out", type=Path, default=records.ROOT / "bench/results")
-    parser.add_argument("--budget", type=float, help="seconds; runs that would not fit are skipped")
+    parser.add_argument("--budget", type=float, help="seconds; skips what would not fit")
     parser.add_argument("--reference", type=Path, help="a plain run's record, instead of a new run")
     parser.add_argument("--device", help="default: cuda:0 if there is one, else cpu")
-    parser.add_argument("--tiny", action="store_true", help="small variants, for machines with none")
+    parser.add_argument("--tiny", action="store_true", help="small variants, for the CPU")
     parser.add_argument("--warmup", type=int, help="warm-up steps (default: 3 or 4)")
     parser.add_argument("--steps", type=int, help="timed steps (default: about 6 seconds, 5 to 20)")
     parser.add_argument(

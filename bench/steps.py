@@ -118,7 +118,7 @@ def _resnet50_tf32(options: StepOptions) -> TrainStep:
 
 def _googlenet(options: StepOptions) -> TrainStep:
     if options.tiny:
-        return _classifier(GoogLeNet(10), options, 2, 64, torch.bfloat16)
+        return _classifier(GoogLeNet(10, shrink=8), options, 2, 64, torch.bfloat16)
     return _classifier(GoogLeNet(), options, 15, 1120, torch.bfloat16)
 
 
@@ -139,8 +139,8 @@ def _deeplabv3(options: StepOptions) -> TrainStep:
 
 
 def _unet3d(options: StepOptions) -> TrainStep:
-    model = UNet3d(width=4) if options.tiny else UNet3d()
-    side = 32 if options.tiny else 192
+    model = UNet3d(width=4, depth=4) if options.tiny else UNet3d()
+    side = 16 if options.tiny else 192
     inputs = torch.randn(1, 4, side, side, side)
     # Labels that can be learnt: a threshold of each of the first three modalities.
     return TrainStep(

@@ -57,20 +57,23 @@ class Inception(nn.Module):
 
 
 class GoogLeNet(nn.Module):
-    """N x 3 x H x W to N x classes. 6,624,904 parameters at 1000 classes."""
+    """N x 3 x H x W to N x classes. 6,624,904 parameters at 1000 classes.
 
-    def __init__(self, classes: int = 1000) -> None:
+    `shrink` divides all widths (for small tests).
+    """
+
+    def __init__(self, classes: int = 1000, shrink: int = 1) -> None:
         super().__init__()
         self.checkpointing = False
-        self.conv1 = ConvBnRelu(3, 64, 7, stride=2)
-        self.conv2 = ConvBnRelu(64, 64, 1)
-        self.conv3 = ConvBnRelu(64, 192, 3)
-        inputs = 192
+        self.conv1 = ConvBnRelu(3, 64 // shrink, 7, stride=2)
+        self.conv2 = ConvBnRelu(64 // shrink, 64 // shrink, 1)
+        self.conv3 = ConvBnRelu(64 // shrink, 192 // shrink, 3)
+        inputs = 192 // shrink
         self.stages = nn.ModuleList()
         for stage in STAGES:
             blocks = nn.ModuleList()
             for widths in stage:
-                blocks.append(Inception(inputs, widths))
+                blocks.append(Inception(inputs, tuple(w // shrink for w in widths)))
                 inputs = blocks[-1].outputs
             self.stages.append(blocks)
         self.fc = nn.Linear(inputs, classes)

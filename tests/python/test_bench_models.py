@@ -22,6 +22,17 @@ from bench.steps import STEPS, StepOptions, build  # noqa: E402
 from bench.timing import run_steps  # noqa: E402
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny steps lose more to waiting for threads than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 TINY = StepOptions(tiny=True)
 
 

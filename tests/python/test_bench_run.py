@@ -22,6 +22,17 @@ from bench.timing import step_count  # noqa: E402
 
 STEP = "resnet50_bf16_256x224"
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny steps lose more to waiting for threads than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 SHORT = ["--tiny", "--device", "cpu", "--steps", "2", "--warmup", "2"]
 
 
