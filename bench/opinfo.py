@@ -5,7 +5,7 @@
     python bench/opinfo.py --device cuda --shard 0/4 --out shard0.json
 
 For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
-few samples run forward, backward, in place and with ``out=``. Each runs twice in plain PyTorch, once
+few samples run forward, backward, in place and with ``out=``: twice in plain PyTorch and once
 managed, where every block leaves after every operator and each clean eviction is checked against
 the device's bytes. Results, gradients and what became of the inputs must agree to the last bit.
 
