@@ -64,6 +64,8 @@ def _train(args: argparse.Namespace, name: str, label: str, device: str, *more: 
     # Give every tensor's pages back to the kernel at its death, in both runs: the figures then
     # tell what was in use, not what malloc kept.
     environment["MALLOC_MMAP_THRESHOLD_"] = str(2**20)
+    # Threads that wait asleep: on a machine with other work, spinning ones take cores from it.
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if more:
@@ -90,7 +92,8 @@ def main() -> int:
     start = time.monotonic()
     try:
         plain = _train(args, "plain", "in memory", args.device)
-        peak, limit = plain["peak"], int(plain["peak"] * args.fraction)
+        peak = plain["peak"]
+        limit = int(peak * args.fraction) // 2**20 * 2**20
         print(
             f"  1. in memory, {plain['machine']}, torch {plain['torch']}: "
             f"peak {report.size(peak)}, "

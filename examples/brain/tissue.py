@@ -9,7 +9,7 @@ import numpy as np
 from nifti import read_nifti
 
 DATA = Path(__file__).resolve().parent / "data"
-CLASSES = ("background", "fluid, other", "grey matter", "white matter")
+CLASSES = ("background", "fluid/other", "grey matter", "white matter")
 # x, y, z. A slab of whole axial slices through the ventricles, every side a multiple of 8.
 FULL = (152, 184, 48)
 _Z_CENTRE = 78

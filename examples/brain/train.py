@@ -96,7 +96,7 @@ def main() -> int:
     losses: list[float] = []
     seconds: list[float] = []
     quiet = not sys.stderr.isatty()
-    bar = tqdm(total=args.steps, desc=args.label, unit="step", disable=quiet, ncols=79)
+    bar = tqdm(total=args.steps, desc=args.label, unit="step", disable=quiet, ncols=79, nrows=24)
     for _ in range(args.steps):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
