@@ -106,7 +106,7 @@ TEST_P(FileStoreWays, ReadsSeeWhatWasWrittenThroughAMapping) {
       ::mmap(nullptr, 64 * kKiB, PROT_READ | PROT_WRITE, MAP_SHARED, store.fd(), slot.offset()));
   ASSERT_NE(p, MAP_FAILED);
   for (int round = 0; round < 20; ++round) {
-    p[5000 + round] = bytes[static_cast<std::size_t>(5000 + round)] = static_cast<char>(round);
+    p[5000 + round] = bytes[5000 + static_cast<std::size_t>(round)] = static_cast<char>(round);
     EXPECT_EQ(read_back(store, slot, 64 * kKiB), bytes);
   }
   ::munmap(p, 64 * kKiB);
@@ -308,7 +308,7 @@ TEST(FileStore, ThreadsShareIt) {
   for (unsigned t = 0; t < 3; ++t) {
     workers.emplace_back([&, t] {
       for (unsigned i = 0; i < 40; ++i) {
-        const Bytes n = static_cast<Bytes>((i * 7919 + t * 104729) % (200 * 1024) + 1);
+        const auto n = static_cast<Bytes>((i * 7919 + t * 104729) % (200 * 1024) + 1);
         const auto slot = store.acquire(n);
         const auto bytes = pattern(n, t * 1000 + i);
         store.write(slot, bytes.data(), bytes.size());

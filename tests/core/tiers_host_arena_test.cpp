@@ -119,6 +119,7 @@ TEST(HostArena, SegmentsAreClippedToTheLimit) {
   const auto pinning = std::make_shared<RecordingPinning>();
   HostArena arena(options(10 * kMiB + 100, 4 * kMiB), pinning);
   std::vector<HostSlot> slots;
+  slots.reserve(10);
   for (int i = 0; i < 10; ++i) slots.push_back(arena.acquire(1 * kMiB));
   EXPECT_EQ(arena.stats().reserved, 10 * kMiB);
   EXPECT_EQ(arena.stats().pinned, 10 * kMiB);
@@ -368,7 +369,7 @@ TEST(HostArena, ThreadsShareItWithoutOverlapAndWithinTheLimit) {
     workers.emplace_back([&, t] {
       for (unsigned i = 0; i < 150; ++i) {
         try {
-          const Bytes n = static_cast<Bytes>((i * 7919 + t * 104729) % (500 * 1024) + 1);
+          const auto n = static_cast<Bytes>((i * 7919 + t * 104729) % (500 * 1024) + 1);
           auto slot = arena.acquire(n);
           const auto bytes = pattern(n, t * 1000 + i);
           copy_to(slot.data(), bytes);

@@ -151,7 +151,7 @@ TEST(PagedRegion, WritesWhileAbsentComeBack) {
     auto region = filled(bytes);
     for (int round = 0; round < 10; ++round) {
       region.leave(store, round == 0);
-      for (std::size_t at = static_cast<std::size_t>(round); at < bytes.size(); at += 65537) {
+      for (auto at = static_cast<std::size_t>(round); at < bytes.size(); at += 65537) {
         static_cast<char*>(region.data())[at] = bytes[at] = static_cast<char>(at + 1);
       }
       EXPECT_TRUE(same(region.data(), bytes));
@@ -293,7 +293,7 @@ TEST(PagedRegion, AReaderNeverSeesAWrongByte) {
 
 // The model is a vector and a flag: dirty since it came back.
 RC_GTEST_PROP(PagedRegionProperty, AgreesWithAVector, ()) {
-  const Bytes n = *rc::gen::inRange<Bytes>(1, 40 * 1024);
+  const Bytes n = *rc::gen::inRange<Bytes>(1, 40 * kKiB);
   auto options = disk_options(96 * kKiB);
   options.direct = *rc::gen::arbitrary<bool>();
   const auto io = std::make_shared<FaultyIo>();
