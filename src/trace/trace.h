@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace lms {
+
+/// A block of a trace: its position in Trace::blocks, which is the order of first appearance in
+/// the step and therefore repeats from step to step.
+using TraceBlockId = std::uint32_t;
+
+/// Raised by every change of what the values of a Trace mean.
+inline constexpr int kTraceVersion = 1;
+
+struct TraceBlock {
+  Bytes bytes = 0;
+  bool born_in_step = false;  ///< false: was there when the step began (weights, optimizer state)
+};
+
+/// One outermost operator. Every list names a block at most once; a block may be in both `reads`
+/// and `writes`.
+struct TraceOperator {
+  std::string name;
+  std::vector<TraceBlockId> reads;   ///< alive before the operator, contents needed
+  std::vector<TraceBlockId> writes;  ///< alive before the operator, contents changed
+  std::vector<TraceBlockId> allocs;  ///< born in the operator and alive after it: its results
+  std::vector<TraceBlockId> frees;   ///< die after the operator, before the next one
+  double ms = 0;                     ///< computation, without waiting for any copy
+  Bytes workspace = 0;               ///< most bytes in use beside all blocks while it runs
+};
+
+/// What a step did: a plain value. Positions in `operators` are the clock of plans.
+/// Version 1 records no recipes: nothing in it says how a block could be computed again.
+struct Trace {
+  int version = kTraceVersion;
+  std::vector<TraceBlock> blocks;
+  std::vector<TraceOperator> operators;
+
+  /// Everything that is inconsistent, a sentence each; empty if the trace can be used.
+  [[nodiscard]] std::vector<std::string> validate() const;
+
+  /// Bytes alive while each operator runs, its results and its workspace included. The largest is
+  /// what the step takes in memory. The trace must be valid.
+  [[nodiscard]] std::vector<Bytes> live_bytes() const;
+};
+
+/// Makes a trace in the order in which things happen in the step.
+class TraceBuilder {
+ public:
+  /// A block that is there when the step begins. Call before the first operator.
+  TraceBlockId existing(Bytes bytes);
+  /// The next operator. Returns its position.
+  std::size_t run(std::string_view name, std::vector<TraceBlockId> reads,
+                  std::vector<TraceBlockId> writes, double ms, Bytes workspace = 0);
+  /// A result of the last operator.
+  TraceBlockId result(Bytes bytes);
+  /// The block dies after the last operator.
+  void dies(TraceBlockId block);
+
+  /// The trace. Throws Error with everything that is inconsistent.
+  [[nodiscard]] Trace build() const;
+
+ private:
+  Trace trace_;
+};
+
+}  // namespace lms
