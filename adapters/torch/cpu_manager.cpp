@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "adapters/torch/backends.h"
@@ -25,16 +26,20 @@ class CpuManager;
 /// One allocation of the CPU allocator: its address never changes, its bytes may be in the file.
 class CpuBlock final : public Block {
  public:
-  explicit CpuBlock(PagedRegion memory, Bytes size) : Block(size), region(std::move(memory)) {}
+  CpuBlock(CpuManager& manager, PagedRegion memory, Bytes size)
+      : Block(size), region(std::move(memory)), manager_(manager) {}
+
+  void forgotten() noexcept override;
 
   PagedRegion region;
+
+ private:
+  CpuManager& manager_;
 };
 
-void delete_block(void* context) {
-  auto* block = static_cast<CpuBlock*>(context);
-  EngineLock lock = block->engine->lock();
-  block->engine->remove(lock, *block);
-}
+/// Frees what CpuAllocator::allocate() returned. The context is the pointer itself, as users of raw
+/// allocations (oneDNN) insist, so the block is found by its address.
+void delete_memory(void* data);
 
 /// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on.
 class CpuAllocator final : public c10::Allocator {
@@ -42,7 +47,7 @@ class CpuAllocator final : public c10::Allocator {
   explicit CpuAllocator(CpuManager& manager) : manager_(manager) {}
 
   c10::DataPtr allocate(std::size_t bytes) override;
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &delete_memory; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
@@ -149,8 +154,9 @@ class CpuManager final : public DeviceManager {
 
   Block* find(EngineLock& /*lock*/, c10::StorageImpl& storage) override {
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-    if (data.get_deleter() != &delete_block) return nullptr;
-    return static_cast<CpuBlock*>(data.get_context());
+    if (data.get_deleter() != &delete_memory) return nullptr;
+    const auto found = blocks_.find(data.get());
+    return found == blocks_.end() ? nullptr : found->second;
   }
 
   void note_use(EngineLock& /*lock*/, std::span<const Use> /*uses*/,
@@ -171,6 +177,7 @@ class CpuManager final : public DeviceManager {
     stats["file.bytes.current"] = file.used;
     stats["file.bytes.peak"] = file.peak_used;
     stats["file.bytes.allocated"] = file.written;
+    stats["file.bytes.freed"] = file.written - file.used;
     stats["file.bytes.reserved"] = file.reserved;
   }
 
@@ -200,7 +207,8 @@ class CpuManager final : public DeviceManager {
     if (!fits) throw_out_of_memory(*this, size, reason);
     std::unique_ptr<CpuBlock> block;
     try {
-      block = std::make_unique<CpuBlock>(PagedRegion::make(static_cast<Bytes>(bytes)), size);
+      block = std::make_unique<CpuBlock>(
+          *this, PagedRegion::make(static_cast<Bytes>(bytes)), size);
     } catch (...) {
       EngineLock lock = engine_.lock();
       engine_.unreserve(lock, size);
@@ -208,11 +216,26 @@ class CpuManager final : public DeviceManager {
     }
     void* data = block->region.data();
     EngineLock lock = engine_.lock();
-    Block& added = engine_.add(lock, std::move(block));
-    return {data, static_cast<CpuBlock*>(&added), &delete_block, c10::kCPU};
+    blocks_.emplace(data, static_cast<CpuBlock*>(&engine_.add(lock, std::move(block))));
+    return {data, data, &delete_memory, c10::kCPU};
   }
 
+  void free(void* data) {
+    {
+      EngineLock lock = engine_.lock();
+      if (const auto found = blocks_.find(data); found != blocks_.end()) {
+        engine_.remove(lock, *found->second);
+        return;
+      }
+    }
+    allocator_.native->raw_deleter()(data);
+  }
+
+  static inline CpuManager* instance = nullptr;  ///< callbacks of C have no context
+
  private:
+  friend class CpuBlock;
+
   void before_fork() {
     fork_lock_.reset(new EngineLock(engine_.lock()));
     if (mover_.store) mover_.store->on_fork_prepare();
@@ -232,16 +255,19 @@ class CpuManager final : public DeviceManager {
     fork_lock_.reset();
   }
 
-  static inline CpuManager* instance = nullptr;  // pthread_atfork takes no context
-
   CpuMover mover_;
   Engine engine_;
+  std::unordered_map<const void*, CpuBlock*> blocks_;  ///< by address; the engine's lock
   CpuAllocator allocator_;
   std::unique_ptr<EngineLock> fork_lock_;
   std::atomic<bool> forked_{false};
   std::atomic<std::int64_t> from_driver_{0};
   std::atomic<std::int64_t> from_reclaim_{0};
 };
+
+void CpuBlock::forgotten() noexcept { manager_.blocks_.erase(region.data()); }
+
+void delete_memory(void* data) { CpuManager::instance->free(data); }
 
 c10::DataPtr CpuAllocator::allocate(std::size_t bytes) { return manager_.allocate(bytes); }
 

@@ -43,6 +43,8 @@ bool is_keep_key(c10::DispatchKey key) {
 
 OpKind kind_of(std::string_view name, c10::DispatchKey key) {
   if (is_keep_key(key)) return OpKind::kKeep;
+  // Copy on write changes hands inside later kernels, where the hook cannot follow.
+  if (name.starts_with("aten::_lazy_clone")) return OpKind::kKeep;
   if (starts_with_any(name, {"c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::",
                              "_dtensor::"})) {
     return OpKind::kKeep;

@@ -182,8 +182,12 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
   if (state.outermost != nullptr) {
     text += "operator " + state.outermost->name + " needs at least " +
             format_bytes(held + requested) + " (" + std::to_string(held + requested) +
-            " bytes) at once: " + format_bytes(held) + " of inputs and " +
-            format_bytes(requested) + " more. ";
+            " bytes) on the device at once";
+    if (held > 0) {
+      text += ": " + format_bytes(held) + " that it holds already and " +
+              format_bytes(requested) + " more";
+    }
+    text += ". ";
   } else {
     text += "an allocation of " + format_bytes(requested) + " does not fit. ";
   }

@@ -37,6 +37,10 @@ class Block {
   /// asking. Called under the engine's lock; must be cheap and must not call back.
   [[nodiscard]] virtual bool alive() const { return true; }
 
+  /// The engine forgets the block: drop every reference to it. Called under the engine's lock,
+  /// before the destructor, which runs without it. Must not call back.
+  virtual void forgotten() noexcept {}
+
   Bytes size;
   std::uint64_t id = 0;           ///< in order of creation, from 1; unique within an engine
   BlockState state = BlockState::kFresh;

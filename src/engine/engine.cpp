@@ -52,6 +52,7 @@ void Engine::erase(EngineLock& lock, Block& block) {
   }
   if (block.kept) stats_.kept.sub(block.size);
   stats_.blocks.sub(1);
+  block.forgotten();
   auto found = blocks_.find(&block);
   lock.dead_.push_back(std::move(found->second));
   blocks_.erase(found);
@@ -72,7 +73,8 @@ void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
     try {
       for (const Use& use : uses) bring_in(lock, *use.block);
     } catch (...) {
-      unpin(lock, uses);
+      // No operator has used them: what is fresh stays so.
+      release(lock, uses, /*used=*/false);
       throw;
     }
   }
@@ -86,13 +88,17 @@ void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
 }
 
 void Engine::unpin(EngineLock& lock, std::span<const Use> uses) noexcept {
+  release(lock, uses, /*used=*/true);
+}
+
+void Engine::release(EngineLock& lock, std::span<const Use> uses, bool used) noexcept {
   for (const Use& use : uses) {
     Block& block = *use.block;
+    if (used && block.state == BlockState::kFresh) block.state = BlockState::kResident;
     if (--block.pins > 0) continue;
     stats_.pinned.sub(block.size);
-    if (block.state == BlockState::kFresh) block.state = BlockState::kResident;
-    const bool still = block.state == BlockState::kResident || block.state == BlockState::kAbsent;
-    if (block.died && still) {
+    const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
+    if (block.died && !moving) {
       erase(lock, block);
     } else {
       offer_if_free(block);
@@ -112,9 +118,9 @@ void Engine::keep(EngineLock& lock, Block& block) {
 
 void Engine::operator_ended(EngineLock& lock) {
   ++stats_.operators;
-  if (paused_ > 0) return;
   for (Block* block : policy_->after_operator()) {
     // The lock is let go while a block moves: the next may have died or been pinned meanwhile.
+    if (paused_ > 0) return;
     if (blocks_.contains(block) && may_leave(*block)) send_out(lock, *block);
   }
 }
@@ -191,12 +197,13 @@ Bytes Engine::send_out(EngineLock& lock, Block& block) {
   block.state = BlockState::kLeaving;
   ++in_transit_;
   const bool clean = block.copy_valid;
+  const bool verify = clean && options_.verify;
   const Bytes size = block.size;
   std::optional<Bytes> copied;
   for (bool retried = false;;) {
     try {
       lock.unlock();
-      if (clean && options_.verify && !mover_.copy_matches(block)) {
+      if (verify && !mover_.copy_matches(block)) {
         throw Error("a block of " + format_bytes(size) +
                     " was written by an operator that does not declare it: its copy is stale");
       }
@@ -205,8 +212,11 @@ Bytes Engine::send_out(EngineLock& lock, Block& block) {
       break;
     } catch (const TierFull&) {
       if (!lock.owns()) lock.lock();
+      const std::size_t known = blocks_.size();
       collect_dead(lock);
-      if (!retried && drop_copies(lock, size) > 0) {
+      // The dead may have had copies, given back when the lock is let go.
+      const bool freed = blocks_.size() < known;
+      if (!retried && (drop_copies(lock, size) > 0 || freed)) {
         retried = true;
         continue;
       }
@@ -248,14 +258,17 @@ void Engine::unreserve(EngineLock& lock, Bytes bytes) {
   stats_.device.sub(bytes);
 }
 
+Bytes Engine::in_use(EngineLock& lock) {
+  if (meter_ == nullptr) return stats_.device.current;
+  lock.unlock();
+  const Bytes used = meter_->in_use();
+  lock.lock();
+  return used;
+}
+
 bool Engine::make_room_until(EngineLock& lock, Bytes bytes, bool take) {
   for (;;) {
-    Bytes used = stats_.device.current;
-    if (meter_ != nullptr) {
-      lock.unlock();
-      used = meter_->in_use();
-      lock.lock();
-    }
+    const Bytes used = in_use(lock);
     if (used + bytes <= options_.limit) {
       if (take) stats_.device.add(bytes);
       return true;
@@ -301,20 +314,21 @@ bool Engine::evict(EngineLock& lock, Block& block) {
 }
 
 Bytes Engine::return_all(EngineLock& lock) {
-  for (;;) {
-    Block* absent = nullptr;
-    for (const auto& [block, owned] : blocks_) {
-      if (block->state == BlockState::kAbsent && !block->died) {
-        absent = block;
-        break;
-      }
-    }
-    if (absent == nullptr) break;
-    const Use use{absent, false};
+  std::vector<std::pair<Block*, std::uint64_t>> absent;
+  for (const auto& [block, owned] : blocks_) {
+    if (block->state == BlockState::kAbsent) absent.emplace_back(block, block->id);
+  }
+  for (const auto& [block, id] : absent) {
+    // Each at most once, and none at the cost of another: it must come to an end.
+    const Bytes used = in_use(lock);
+    const auto found = blocks_.find(block);
+    if (found == blocks_.end() || block->id != id || block->state != BlockState::kAbsent) continue;
+    if (block->died || used + block->size > options_.limit) continue;
+    const Use use{block, false};
     try {
       pin(lock, {&use, 1});
     } catch (const std::exception&) {
-      break;
+      continue;
     }
     unpin(lock, {&use, 1});
   }
@@ -367,8 +381,9 @@ Bytes Engine::immovable(EngineLock& lock) const {
   (void)lock;
   Bytes sum = 0;
   for (const auto& [block, owned] : blocks_) {
-    if (block->state == BlockState::kAbsent) continue;
-    if (!may_leave(*block)) sum += block->size;
+    const bool leaves = block->state == BlockState::kAbsent ||
+                        (block->state == BlockState::kLeaving && block->pins == 0);
+    if (!leaves && !may_leave(*block)) sum += block->size;
   }
   return sum;
 }

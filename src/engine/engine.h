@@ -128,7 +128,9 @@ class Engine {
   void finish_transition(EngineLock& lock, Block& block, BlockState state);
   void offer_if_free(Block& block);
   void erase(EngineLock& lock, Block& block);
-  void count_device(Bytes delta);
+  void release(EngineLock& lock, std::span<const Use> uses, bool used) noexcept;
+  /// Lets the lock go if there is a meter.
+  Bytes in_use(EngineLock& lock);
 
   Options options_;
   Mover& mover_;

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+
+#include "cuda/event.h"
+#include "engine/block.h"
+#include "tiers/host_arena.h"
+
+namespace lms::torch {
+
+class CudaManager;
+
+/// The bytes behind one CUDA storage. The storage's own DataPtr tells where they are: on the device
+/// it is PyTorch's, as allocated; while absent it points at the pinned host copy, so that kernels
+/// which LMS cannot see read and write the right bytes over the bus.
+class CudaBlock final : public Block {
+ public:
+  CudaBlock(CudaManager& manager, c10::StorageImpl& storage, Bytes size)
+      : Block(size),
+        key(&storage),
+        storage(c10::weak_intrusive_ptr<c10::StorageImpl>(
+            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage))),
+        manager_(manager) {}
+  ~CudaBlock() override { slot.release(last_copy()); }
+
+  [[nodiscard]] bool alive() const override { return !storage.expired(); }
+  void forgotten() noexcept override;
+
+  /// The last copy from or to the slot, after which its memory may serve others.
+  [[nodiscard]] cuda::EventPtr last_copy() const { return copied_in ? copied_in : copied_out; }
+
+  [[nodiscard]] bool used_on(cudaStream_t stream) const {
+    return std::ranges::find(streams, stream) != streams.end();
+  }
+
+  c10::StorageImpl* key;
+  /// Also keeps the address of the storage from being used again.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  HostSlot slot;
+  cuda::EventPtr copied_out;  ///< the copy below is complete
+  cuda::EventPtr copied_in;   ///< the bytes on the device are complete; null if never absent
+  /// Streams that have used the device bytes since they came; each has waited for copied_in.
+  c10::SmallVector<cudaStream_t, 2> streams;
+
+ private:
+  friend class CudaManager;
+  CudaManager& manager_;
+};
+
+}  // namespace lms::torch

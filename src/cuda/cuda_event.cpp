@@ -1,0 +1,79 @@
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/event.h"
+
+namespace lms::cuda {
+
+void check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  throw Error(std::string("CUDA: ") + call + ": " + cudaGetErrorString(code));
+}
+
+namespace {
+
+/// Events that nobody uses, by device. Never destroyed: the runtime may be gone before us.
+struct EventPool {
+  std::mutex mutex;
+  std::unordered_map<int, std::vector<cudaEvent_t>> free;
+};
+
+EventPool& pool() {
+  static auto* pool = new EventPool;
+  return *pool;
+}
+
+cudaEvent_t take(int device) {
+  EventPool& events = pool();
+  {
+    std::lock_guard guard(events.mutex);
+    auto& free = events.free[device];
+    if (!free.empty()) {
+      cudaEvent_t event = free.back();
+      free.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return event;
+}
+
+}  // namespace
+
+std::shared_ptr<Event> Event::record(int device, cudaStream_t stream) {
+  std::shared_ptr<Event> event(new Event(device, take(device)));
+  check(cudaEventRecord(event->event_, stream), "cudaEventRecord");
+  return event;
+}
+
+Event::~Event() {
+  EventPool& events = pool();
+  std::lock_guard guard(events.mutex);
+  events.free[device_].push_back(event_);
+}
+
+void Event::block(cudaStream_t stream) const {
+  check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+}
+
+bool Event::done() {
+  const cudaError_t code = cudaEventQuery(event_);
+  // A runtime that is shutting down will not run anything any more.
+  if (code == cudaErrorCudartUnloading) return true;
+  if (code == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // "not ready" is an answer, and must not be found by others
+    return false;
+  }
+  check(code, "cudaEventQuery");
+  return true;
+}
+
+void Event::wait() {
+  const cudaError_t code = cudaEventSynchronize(event_);
+  if (code != cudaErrorCudartUnloading) check(code, "cudaEventSynchronize");
+}
+
+}  // namespace lms::cuda
