@@ -52,6 +52,7 @@ void Engine::erase(EngineLock& lock, Block& block) {
   }
   if (block.kept) stats_.kept.sub(block.size);
   stats_.blocks.sub(1);
+  block.forgotten();
   auto found = blocks_.find(&block);
   lock.dead_.push_back(std::move(found->second));
   blocks_.erase(found);
