@@ -280,7 +280,7 @@ TABLE: tuple[Setting, ...] = (
 )  # fmt: skip
 
 # Variables that are not settings of enable(): where the library is, and what the build looks at.
-OTHER_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR")
+OTHER_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR", "LMS_COMMIT")
 
 
 def _suggest(name: str, valid: list[str]) -> str:
