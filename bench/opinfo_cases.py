@@ -67,14 +67,16 @@ def copy_tensor(tensor: Any, storages: dict[int, Any]) -> Any:
     """A copy with the same strides, and with the same sharing of storages."""
     import torch
 
+    if tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested:
+        # A clone would resolve them: copy what lies below, and put the lazy bit back.
+        flat, needs_grad = tensor.detach(), tensor.requires_grad
+        if flat.is_conj():
+            return copy_tensor(flat.conj(), storages).conj().requires_grad_(needs_grad)
+        if flat.is_neg():
+            copied = copy_tensor(torch._neg_view(flat), storages)
+            return torch._neg_view(copied).requires_grad_(needs_grad)
     strided = tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if (
-        not strided
-        or tensor.is_quantized
-        or tensor.is_nested
-        or tensor.is_conj()
-        or tensor.is_neg()
-    ):
+    if not strided or tensor.is_quantized or tensor.is_nested:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
     flat = tensor.detach()
     old = flat.untyped_storage()

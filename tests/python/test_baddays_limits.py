@@ -57,10 +57,10 @@ def test_limit_below_the_largest_operator(device: str) -> None:
         run = Training(device)
         run.step()
         run.step()
+        a, b = block(256, 128, device=device), block(128, 256, device=device, value=3)
         package.enable(limit="64KiB", min_block="4KiB", device=device)
-        a, b = reference(256, 128), reference(128, 256, value=3)
         with pytest.raises(OUT_OF_MEMORY) as caught:
-            torch.mm(a.to(device) * 1, b.to(device) * 1)
+            torch.mm(a, b)
         text = str(caught.value)
         smallest = harness.smallest_workable_limit(caught.value)
         assert smallest > 64 << 10, text
@@ -70,9 +70,9 @@ def test_limit_below_the_largest_operator(device: str) -> None:
         run.step()
         run.step()
         harness.check_same(expected, harness.bits_of(run.result()), "after the larger limit")
-        assert same(
-            torch.mm(a.to(device) * 1, b.to(device) * 1), torch.mm(a.to(device), b.to(device))
-        )
+        product = torch.mm(a, b)
+    assert same(product, torch.mm(a, b)), "the same product, without LMS"
+    assert same(a, reference(256, 128)) and same(b, reference(128, 256, value=3))
 
 
 def test_the_error_names_the_operator_that_failed(device: str) -> None:

