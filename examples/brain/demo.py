@@ -46,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--fraction",
         type=_fraction,
-        default=0.27,
+        default=0.25,
         help="limit, as a part of what the run in memory took",
     )
     parser.add_argument("--threads", type=_steps, default=min(len(os.sched_getaffinity(0)), 4))

@@ -112,13 +112,13 @@ def main() -> int:
         bar.set_postfix_str(f"loss {losses[-1]:.4f}", refresh=False)
         bar.update()
     bar.close()
+    stats: dict[str, int] = {}
+    if args.limit:
+        stats = dict(torch_lms.memory_stats())
 
     with torch.no_grad():
         tissue = model(image).argmax(1)[0].to(torch.uint8).cpu().numpy()
     weights = _digest(model)
-    stats: dict[str, int] = {}
-    if args.limit:
-        stats = dict(torch_lms.memory_stats())
     peak = meter.stop()
 
     args.out.mkdir(parents=True, exist_ok=True)
