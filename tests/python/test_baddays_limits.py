@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -197,15 +199,38 @@ def test_enable_again_after_disable(device: str) -> None:
         assert same(x, plain)
 
 
-def test_out_of_memory_leaves_no_pins(device: str) -> None:
-    """After many failures everything may still leave."""
+FAILING: dict[str, Callable[[torch.Tensor], object]] = {
+    "mm": lambda x: torch.mm(x, x),
+    "unique": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+    "sort": lambda x: torch.sort(x.view(-1)),
+    "svd": lambda x: torch.linalg.svd(x),
+    "cat": lambda x: torch.cat([x] * 4),
+    "list": lambda x: torch._foreach_mul([x] * 4, 2.0),
+    "nonzero": lambda x: x.nonzero(),
+    "convolution": lambda x: torch.nn.functional.conv2d(x[None, None], x[None, None, :3, :3]),
+    "index": lambda x: x[x > -100],
+    "softmax": lambda x: (x * 2).softmax(0) + x,
+}
+
+
+@pytest.mark.parametrize("how", FAILING)
+def test_out_of_memory_leaves_no_pins(device: str, how: str) -> None:
+    """After failures in the middle of an operator everything may still leave, and work goes on."""
     need(device)
-    with harness.managed(device, limit="8MiB") as package:
-        a, b = block(1024, 1024, device=device), block(1024, 1024, device=device, value=3)
-        for _ in range(20):
-            with pytest.raises(OUT_OF_MEMORY):
-                torch.mm(a, b)
+    with harness.managed(device, limit="1GiB") as package:
+        x = block(256, 256, device=device)  # 256 KiB
+        package.enable(limit="384KiB", min_block="4KiB", device=device)
+        for _ in range(5):
+            with pytest.raises(OUT_OF_MEMORY) as caught:
+                FAILING[how](x)
+            assert "aten::" in str(caught.value), f"the operator is not named: {caught.value}"
+            del caught
+            gc.collect()
+            assert package.memory_stats(device)["pinned.bytes.current"] == 0
         package.reclaim_inactive(device)
-        assert state(a) == state(b) == "absent"
-        assert package.memory_stats(device)["pinned.bytes.current"] == 0
-        assert same(a, reference(1024, 1024))
+        assert state(x) == "absent"
+        package.enable(limit="1GiB", min_block="4KiB", device=device)
+        assert same(x, reference(256, 256))
+        got = harness.bits_of(FAILING[how](x))
+    plain = reference(256, 256).to(device)
+    harness.check_same(harness.bits_of(FAILING[how](plain)), got, f"{how}, with a larger limit")
