@@ -3,8 +3,12 @@ if(DEFINED SKBUILD)
   if(NOT TARGET lms_torch)
     message(FATAL_ERROR "the Python package needs the PyTorch adapter, which is not being built")
   endif()
-  set_target_properties(
-    lms_torch PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib;$ORIGIN/../../nvidia/cu13/lib")
+  # The package lies beside torch, and torch beside the nvidia packages.
+  set(run_path "$ORIGIN/../../torch/lib")
+  if(lms_cudart MATCHES "/(nvidia/[^/]+/lib)/[^/]+$")
+    list(APPEND run_path "$ORIGIN/../../${CMAKE_MATCH_1}")
+  endif()
+  set_target_properties(lms_torch PROPERTIES INSTALL_RPATH "${run_path}")
   install(TARGETS lms_torch LIBRARY DESTINATION torch_lms/lib)
   return()
 endif()
@@ -15,8 +19,14 @@ get_property(targets GLOBAL PROPERTY LMS_CORE_TARGETS)
 list(APPEND targets lms_core)
 if(TARGET lms_torch)
   list(APPEND targets lms_torch)
-  # A program's own run path is not searched for the needs of its libraries.
-  set_target_properties(lms_torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  # A program's own run path is not searched for the needs of its libraries. Written out, because
+  # INSTALL_RPATH_USE_LINK_PATH leaves out folders within the source tree, such as .venv.
+  set(run_path "${TorchSDK_DIR}/lib")
+  if(LMS_HAS_CUDA)
+    get_filename_component(folder "${lms_cudart}" DIRECTORY)
+    list(APPEND run_path "${folder}")
+  endif()
+  set_target_properties(lms_torch PROPERTIES INSTALL_RPATH "${run_path}")
 endif()
 
 install(TARGETS ${targets} EXPORT LMSTargets)
