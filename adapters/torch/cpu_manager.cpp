@@ -95,7 +95,8 @@ class CpuManager final : public DeviceManager {
 
   void start(const Settings& settings) override {
     const Bytes limit = settings.limit >= 0 ? settings.limit : available_memory() / 5 * 4;
-    if (!on()) {
+    const bool was_on = on();
+    if (!was_on) {
       const std::string directory = settings.directory.empty() ? default_directory()
                                                                : settings.directory;
       const Bytes host_limit =
@@ -110,7 +111,7 @@ class CpuManager final : public DeviceManager {
       host_limit_ = settings.host_limit;
     }
     // Blocks that were managed under a smaller minimum are absent, perhaps: look for them still.
-    min_block_ = on() ? std::min(min_block(), settings.min_block) : settings.min_block;
+    min_block_ = was_on ? std::min(min_block(), settings.min_block) : settings.min_block;
     limit_ = limit;
     EngineLock lock = engine_.lock();
     engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
@@ -119,12 +120,13 @@ class CpuManager final : public DeviceManager {
     } else {
       engine_.set_policy(lock, std::make_unique<LruPolicy>());
     }
-    if (!on()) {
+    if (!was_on) {
       allocator_.native = c10::GetCPUAllocator();
       c10::SetCPUAllocator(&allocator_);
       on_ = true;
     }
     engine_.make_room(lock, 0);
+    if (!was_on) engine_.reset_peak(lock);
   }
 
   void stop() override {
@@ -153,6 +155,8 @@ class CpuManager final : public DeviceManager {
   }
 
   Block* find(EngineLock& /*lock*/, c10::StorageImpl& storage) override {
+    // A forked child moves nothing: what is absent it reads where it lies, in the file.
+    if (forked_) return nullptr;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     if (data.get_deleter() != &delete_memory) return nullptr;
     const auto found = blocks_.find(data.get());

@@ -11,32 +11,35 @@
 namespace lms::torch {
 namespace {
 
-/// One level of operators on this thread's stack. Pins of nested operators are inherited by the
-/// outermost one: a kernel's half-built output must not be evicted between its own parts.
-class Level {
+/// Counts the hooked operators on a thread's stack.
+class Depth {
  public:
-  Level(ThreadState& state, const OpInfo& info) : state_(state), outermost_(state.depth++ == 0) {
-    if (outermost_) state_.outermost = &info;
-  }
-  ~Level() {
-    --state_.depth;
-    if (!outermost_) return;
-    state_.outermost = nullptr;
-    state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
-  }
-  Level(const Level&) = delete;
-  Level& operator=(const Level&) = delete;
-
-  void end() {
-    if (!outermost_) return;
-    state_.outermost = nullptr;
-    state_.operator_pins.release_after_operator();
-  }
-  [[nodiscard]] bool outermost() const { return outermost_; }
+  explicit Depth(ThreadState& state) : state_(state) { ++state_.depth; }
+  ~Depth() { --state_.depth; }
+  Depth(const Depth&) = delete;
+  Depth& operator=(const Depth&) = delete;
 
  private:
   ThreadState& state_;
-  bool outermost_;
+};
+
+/// Lets the pins of a thread go when its outermost operator ends, however it ends. Pins of nested
+/// operators are inherited by the outermost one: a kernel's half-built output must not be evicted
+/// between its own parts.
+class Outermost {
+ public:
+  Outermost(ThreadState& state, const OpInfo& info) : state_(state) { state_.outermost = &info; }
+  ~Outermost() {
+    state_.outermost = nullptr;
+    state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
+  }
+  Outermost(const Outermost&) = delete;
+  Outermost& operator=(const Outermost&) = delete;
+
+  void end() { state_.operator_pins.release_after_operator(); }
+
+ private:
+  ThreadState& state_;
 };
 
 void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
@@ -110,6 +113,34 @@ void call_with_retry(ThreadState& state, const OpInfo& info,
   kernel.callBoxed(op, keys, &stack);
 }
 
+// Apart, and not inlined: GCC 12 merges the two paths' clean-up into one that is wrong for
+// exceptions out of nested operators.
+[[gnu::noinline]] void run_nested(ThreadState& state, const OpInfo& info,
+                                  const c10::SafeKernelFunction& kernel,
+                                  const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                  c10::Stack& stack) {
+  const Depth depth(state);
+  pin_arguments(state, info, stack);
+  kernel.callBoxed(op, keys, &stack);
+}
+
+[[gnu::noinline]] void run_outermost(ThreadState& state, const OpInfo& info,
+                                     const c10::SafeKernelFunction& kernel,
+                                     const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                     c10::Stack& stack) {
+  Outermost outermost(state, info);
+  {
+    const Depth depth(state);
+    pin_arguments(state, info, stack);
+    if (info.may_rerun && pressed()) {
+      call_with_retry(state, info, kernel, op, keys, stack);
+    } else {
+      kernel.callBoxed(op, keys, &stack);
+    }
+  }
+  outermost.end();
+}
+
 }  // namespace
 
 void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
@@ -123,14 +154,11 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
       run_in_chunks(info, kernel, op, keys, stack)) {
     return;
   }
-  Level level(state, info);
-  pin_arguments(state, info, stack);
-  if (level.outermost() && info.may_rerun && pressed()) {
-    call_with_retry(state, info, kernel, op, keys, stack);
+  if (state.depth > 0) {
+    run_nested(state, info, kernel, op, keys, stack);
   } else {
-    kernel.callBoxed(op, keys, &stack);
+    run_outermost(state, info, kernel, op, keys, stack);
   }
-  level.end();
 }
 
 }  // namespace lms::torch

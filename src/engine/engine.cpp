@@ -117,7 +117,9 @@ void Engine::keep(EngineLock& lock, Block& block) {
 }
 
 void Engine::operator_ended(EngineLock& lock) {
-  ++stats_.operators;
+  // Deaths that nobody announces are found in passing, at little cost.
+  constexpr std::int64_t kSweepEvery = 256;
+  if (++stats_.operators % kSweepEvery == 0) collect_dead(lock);
   for (Block* block : policy_->after_operator()) {
     // The lock is let go while a block moves: the next may have died or been pinned meanwhile.
     if (paused_ > 0) return;

@@ -102,6 +102,7 @@ void CudaManager::start(const Settings& settings) {
   }
   on_ = true;
   engine_.make_room(lock, 0);
+  if (!was_on) engine_.reset_peak(lock);
 }
 
 void CudaManager::stop() {
