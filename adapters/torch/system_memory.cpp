@@ -6,50 +6,48 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/text_file.h"
 
 namespace lms::torch {
 namespace {
 
-/// A cgroup file that holds one number; nothing for "max" or where there is no such file.
+/// The number that a cgroup file holds; nothing for "max" or where there is no such file.
 std::optional<Bytes> read_number(const std::string& path) {
-  std::ifstream file(path);
-  Bytes value = 0;
-  if (file >> value) return value;
-  return std::nullopt;
+  const auto text = read_text_file(path);
+  if (!text || text->empty() || (*text)[0] < '0' || (*text)[0] > '9') return std::nullopt;
+  return std::strtoll(text->c_str(), nullptr, 10);
 }
 
 /// What the process's cgroup (version 2, and its ancestors) still allows.
 std::optional<Bytes> cgroup_headroom() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
+  const std::string text = read_text_file("/proc/self/cgroup").value_or("");
+  const std::size_t line = text.starts_with("0::") ? 0 : text.find("\n0::");
+  if (line == std::string::npos) return std::nullopt;
+  const std::size_t begin = text.find("::", line) + 2;
+  std::string path = text.substr(begin, text.find('\n', begin) - begin);
   std::optional<Bytes> least;
-  while (std::getline(file, line)) {
-    if (!line.starts_with("0::")) continue;
-    std::string path = line.substr(3);
-    for (;;) {
-      const std::string folder = "/sys/fs/cgroup" + path;
-      const auto limit = read_number(folder + "/memory.max");
-      const auto used = read_number(folder + "/memory.current");
-      if (limit && used) least = std::min(least.value_or(*limit - *used), *limit - *used);
-      if (path.empty() || path == "/") break;
-      path.resize(path.find_last_of('/'));
-    }
+  for (;;) {
+    const std::string folder = "/sys/fs/cgroup" + path;
+    const auto limit = read_number(folder + "/memory.max");
+    const auto used = read_number(folder + "/memory.current");
+    if (limit && used) least = std::min(least.value_or(*limit - *used), *limit - *used);
+    if (path.empty() || path == "/") return least;
+    path.resize(path.find_last_of('/'));
   }
-  return least;
 }
 
 }  // namespace
 
 Bytes available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
+  const std::string facts = read_text_file("/proc/meminfo").value_or("");
+  static constexpr std::string_view kKey = "MemAvailable:";
   Bytes available = 0;
-  for (Bytes kilobytes = 0; file >> key >> kilobytes; file.ignore(64, '\n')) {
-    if (key == "MemAvailable:") available = kilobytes * kKiB;
+  if (const std::size_t at = facts.find(kKey); at != std::string::npos) {
+    available = std::strtoll(facts.c_str() + at + kKey.size(), nullptr, 10) * kKiB;
   }
   if (const auto headroom = cgroup_headroom()) available = std::min(available, *headroom);
   return std::max<Bytes>(available, 0);

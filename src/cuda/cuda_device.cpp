@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
-#include <fstream>
+#include <cstdlib>
 #include <string>
 
+#include "base/text_file.h"
 #include "cuda/device.h"
 #include "cuda/lane.h"
 
@@ -64,10 +66,8 @@ int numa_node(int device) {
   }
   std::string id = bus.data();
   std::ranges::transform(id, id.begin(), [](unsigned char c) { return std::tolower(c); });
-  std::ifstream file("/sys/bus/pci/devices/" + id + "/numa_node");
-  int node = -1;
-  file >> node;
-  return file ? node : -1;
+  const auto text = read_text_file("/sys/bus/pci/devices/" + id + "/numa_node");
+  return text ? std::atoi(text->c_str()) : -1;
 }
 
 LinkRates measure_link(int device, Bytes bytes) {
