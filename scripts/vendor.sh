@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fills .vendor/ with what a test machine without a network may lack: GoogleTest (source), rapidcheck
-# (headers and library), pytest (pure Python). From this system's packages where they are installed,
+# (headers and library), pytest and expecttest (pure Python). From this system's packages where they are installed,
 # else downloaded with apt; needs no root. At most 64 MiB.
 source "$(dirname "$0")/common.sh"
 scripts/setup.sh
@@ -32,10 +32,10 @@ mkdir "$fresh/vendor/rapidcheck/include"
 cp -r "$from"/usr/include/rapidcheck "$from"/usr/include/rapidcheck.h "$fresh/vendor/rapidcheck/include/"
 cp "$from"/usr/lib/*/librapidcheck.a "$fresh/vendor/rapidcheck/lib/"
 
-say "pytest"
+say "pytest and expecttest"
 .venv/bin/python -m pip install -q --disable-pip-version-check --only-binary :all: --no-compile \
-  --target "$fresh/vendor/python" "$(grep '^pytest==' requirements/dev.txt)"
-[ -z "$(find "$fresh/vendor/python" -name '*.so')" ] || die "pytest's requirements are not pure Python"
+  --target "$fresh/vendor/python" $(grep -E '^(pytest|expecttest)==' requirements/dev.txt)
+[ -z "$(find "$fresh/vendor/python" -name '*.so')" ] || die "these packages are not all pure Python"
 
 size=$(du -sm "$fresh/vendor" | cut -f1)
 [ "$size" -le 64 ] || die ".vendor would take $size MiB, more than 64"
