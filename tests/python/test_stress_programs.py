@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from stress import harness
+from stress.probe import repeatable_cudnn
 from stress.programs import PROGRAMS, Program
 from stress.registry import seed
 
@@ -37,11 +38,10 @@ def _require(item: Program, device: str) -> None:
 @pytest.fixture(autouse=True)
 def repeatable() -> Iterator[None]:
     """cuDNN's and cuBLAS's repeatable algorithms, so that there is something to compare."""
-    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    seed()
-    yield
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+    # By the context, which works also once PyTorch's own test helpers have frozen the flags.
+    with repeatable_cudnn():
+        seed()
+        yield
 
 
 @pytest.mark.parametrize(("item", "device"), _cases())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from stress import harness
-from stress.probe import block, need, same, send_away, state
+from stress.probe import block, need, repeatable_cudnn, same, send_away, state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 LARGE = (64, 1 << 18)  # 64 MiB: a millisecond and more over the link
@@ -160,7 +160,6 @@ def test_host_reads_during_the_copy_out() -> None:
 
 def test_same_algorithm_when_memory_is_short() -> None:
     """cuDNN must not fall back to another algorithm, and so other bits, near the limit."""
-    torch.backends.cudnn.benchmark = False
 
     def run() -> list[torch.Tensor]:
         torch.manual_seed(0)
@@ -174,14 +173,18 @@ def test_same_algorithm_when_memory_is_short() -> None:
         out.square().mean().backward()
         return [out.detach(), *(p.grad for p in model.parameters())]
 
-    expected, again = ([t.cpu() for t in run()] for _ in range(2))
+    def bits() -> list[torch.Tensor]:
+        with repeatable_cudnn():
+            return [t.cpu() for t in run()]
+
+    expected, again = bits(), bits()
     if not all(same(a, b) for a, b in zip(expected, again, strict=True)):
         pytest.skip("two plain runs differ")
     limit, tried = 96 << 20, []
     for _ in range(6):
         try:
             with harness.managed("cuda", limit=limit):
-                got = run()
+                got = bits()
             assert all(same(a, b) for a, b in zip(got, expected, strict=True)), f"at {limit}"
             return
         except torch.OutOfMemoryError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -45,3 +47,8 @@ def same(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether the bytes agree; both are compared on the CPU."""
     a, b = (t.detach().cpu().contiguous().reshape(-1) for t in (actual, expected))
     return actual.shape == expected.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def repeatable_cudnn() -> contextlib.AbstractContextManager[None]:
+    """cuDNN's repeatable algorithms, chosen without trying them out."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
