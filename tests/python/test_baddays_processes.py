@@ -175,8 +175,9 @@ def test_fork_child_reads_blocks_that_are_out() -> None:
         torch.set_num_threads(1)  # a forked child has no thread pool
         assert _in_child(by_address) == 0
         assert _in_child(by_operator) == 0
-        for x, w in zip(kept, wanted, strict=True):
-            assert x.numpy().tobytes() == w
+        # Not by numpy(), which keeps what it was given: all of them do not fit at once.
+        for index, x in enumerate(kept):
+            assert same(x, reference(128, 128, value=index)), f"block {index}"
 
 
 def test_fork_child_writes_stay_its_own() -> None:
