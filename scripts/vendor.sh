@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fills .vendor/ with what a test machine without a network may lack: GoogleTest (source), rapidcheck
-# (headers and library), pytest and expecttest (pure Python). From this system's packages where they are installed,
-# else downloaded with apt; needs no root. At most 64 MiB.
+# (headers and library), pytest and expecttest (pure Python). From this system's packages where they
+# are installed, else downloaded; needs no root. At most 64 MiB.
 source "$(dirname "$0")/common.sh"
 scripts/setup.sh
 vendor=$ROOT/.vendor
