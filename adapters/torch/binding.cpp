@@ -2,9 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <lms/torch.h>
 #include <torch/library.h>
 
 #include "adapters/torch/backends.h"
+#include "adapters/torch/errors.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
 #include "adapters/torch/version.h"
@@ -12,42 +14,9 @@
 namespace lms::torch {
 namespace {
 
-/// Runs `body`, and turns LMS's own errors into PyTorch's, which Python shows as they should be.
-template <typename Body>
-auto guarded(Body&& body) {
-  try {
-    return body();
-  } catch (const OutOfMemory& error) {
-    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                error.what());
-  } catch (const BadSetting& error) {
-    throw c10::ValueError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, error.what());
-  } catch (const Error& error) {
-    throw c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, error.what());
-  }
-}
-
-void enable(const std::string& device, std::int64_t limit, std::int64_t host_limit,
-            std::int64_t min_block, const std::string& directory, bool stress, bool verify) {
-  Settings settings;
-  settings.limit = limit;
-  settings.host_limit = host_limit;
-  settings.min_block = min_block < 0 ? kMiB : min_block;
-  settings.directory = directory;
-  settings.stress = stress;
-  settings.verify = verify;
-  guarded([&] { enable_device(device, settings); });
-}
-
-void disable(const std::string& device) {
-  guarded([&] { disable_device(device); });
-}
-
-bool is_enabled(const std::string& device) {
-  return guarded([&] {
-    const auto managers = managers_of(device, false);
-    return !managers.empty() && managers.front()->on();
-  });
+void enable_with(const std::string& device, std::int64_t limit, std::int64_t host_limit,
+                 std::int64_t min_block, const std::string& directory, bool stress, bool verify) {
+  enable({device, limit, host_limit, min_block, directory, stress, verify});
 }
 
 std::vector<std::string> devices() { return enabled_devices(); }
@@ -71,51 +40,9 @@ std::int64_t host_limit(const std::string& device) {
 }
 
 c10::Dict<std::string, std::int64_t> stats(const std::string& device) {
-  return guarded([&] {
-    c10::Dict<std::string, std::int64_t> result;
-    const auto managers = managers_of(device, false);
-    if (managers.empty()) return result;
-    for (const auto& [key, value] : device_stats(*managers.front())) result.insert(key, value);
-    return result;
-  });
-}
-
-void reset_peak(const std::string& device) {
-  guarded([&] {
-    for (DeviceManager* manager : managers_of(device, false)) manager->reset_peak();
-  });
-}
-
-std::int64_t reclaim_inactive(const std::string& device) {
-  return guarded([&] {
-    Bytes left = 0;
-    for (DeviceManager* manager : managers_of(device, true)) {
-      EngineLock lock = manager->engine().lock();
-      left += manager->engine().reclaim(lock, INT64_MAX);
-    }
-    return left;
-  });
-}
-
-std::vector<StorageUse> storages_of(const at::Tensor& tensor, bool writes) {
-  std::vector<StorageUse> found;
-  collect_storages(tensor, writes, /*inside=*/true, found);
-  return found;
-}
-
-void access(const at::Tensor& tensor) {
-  guarded([&] {
-    if (!any_active()) return;
-    const auto storages = storages_of(tensor, /*writes=*/true);
-    ThreadState& state = thread_state();
-    if (!state.access_scopes.empty()) {
-      state.access_scopes.back().add(storages);
-      return;
-    }
-    Pins pins;
-    pins.add(storages);
-    pins.keep();
-  });
+  c10::Dict<std::string, std::int64_t> result;
+  for (const auto& [key, value] : memory_stats(device)) result.insert(key, value);
+  return result;
 }
 
 void scope_begin() { thread_state().access_scopes.emplace_back(); }
@@ -134,7 +61,8 @@ void scope_end() {
 template <typename Body>
 auto with_block(const at::Tensor& tensor, Body&& use) {
   return guarded([&] {
-    const auto storages = storages_of(tensor, false);
+    std::vector<StorageUse> storages;
+    collect_storages(tensor, /*writes=*/false, /*inside=*/true, storages);
     DeviceManager* manager =
         storages.empty() ? nullptr : active_manager(storages.front().storage->device());
     if (manager == nullptr) {
@@ -199,7 +127,7 @@ TORCH_LIBRARY(lms, m) {
   m.def(
       "enable(str device, int limit, int host_limit, int min_block, str directory, bool stress, "
       "bool verify) -> ()",
-      &lms::torch::enable);
+      &lms::torch::enable_with);
   m.def("disable(str device) -> ()", &lms::torch::disable);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);
   m.def("devices() -> str[]", &lms::torch::devices);
@@ -207,7 +135,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("min_block(str device) -> int", &lms::torch::min_block);
   m.def("host_limit(str device) -> int", &lms::torch::host_limit);
   m.def("stats(str device) -> Dict(str, int)", &lms::torch::stats);
-  m.def("reset_peak(str device) -> ()", &lms::torch::reset_peak);
+  m.def("reset_peak(str device) -> ()", &lms::torch::reset_peak_memory_stats);
   m.def("reclaim_inactive(str device) -> int", &lms::torch::reclaim_inactive);
   m.def("access(Tensor t) -> ()", &lms::torch::access);
   m.def("scope_begin() -> ()", &lms::torch::scope_begin);

@@ -1,0 +1,98 @@
+// The public C++ API, on the managers. The operators of binding.cpp are the same functions.
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <lms/torch.h>
+
+#include <exception>
+#include <limits>
+#include <vector>
+
+#include "adapters/torch/errors.h"
+#include "adapters/torch/registry.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+
+void enable(const Options& options) {
+  Settings settings;
+  settings.limit = options.limit;
+  settings.host_limit = options.host_limit;
+  settings.min_block = options.min_block < 0 ? kMiB : options.min_block;
+  settings.directory = options.directory;
+  settings.stress = options.stress;
+  settings.verify = options.verify;
+  guarded([&] { enable_device(options.device, settings); });
+}
+
+void disable(const std::string& device) {
+  guarded([&] { disable_device(device); });
+}
+
+bool is_enabled(const std::string& device) {
+  return guarded([&] {
+    const auto managers = managers_of(device, false);
+    return !managers.empty() && managers.front()->on();
+  });
+}
+
+std::map<std::string, std::int64_t> memory_stats(const std::string& device) {
+  return guarded([&]() -> std::map<std::string, std::int64_t> {
+    const auto managers = managers_of(device, false);
+    if (managers.empty()) return {};
+    return device_stats(*managers.front());
+  });
+}
+
+void reset_peak_memory_stats(const std::string& device) {
+  guarded([&] {
+    for (DeviceManager* manager : managers_of(device, false)) manager->reset_peak();
+  });
+}
+
+std::int64_t reclaim_inactive(const std::string& device) {
+  return guarded([&] {
+    Bytes left = 0;
+    for (DeviceManager* manager : managers_of(device, true)) {
+      EngineLock lock = manager->engine().lock();
+      left += manager->engine().reclaim(lock, std::numeric_limits<Bytes>::max());
+    }
+    return left;
+  });
+}
+
+void access(const at::Tensor& tensor) {
+  guarded([&] {
+    if (!any_active()) return;
+    std::vector<StorageUse> storages;
+    collect_storages(tensor, /*writes=*/true, /*inside=*/true, storages);
+    ThreadState& state = thread_state();
+    if (!state.access_scopes.empty()) {
+      state.access_scopes.back().add(storages);
+      return;
+    }
+    Pins pins;
+    pins.add(storages);
+    pins.keep();
+  });
+}
+
+Managed::Managed(const Options& options) : was_enabled_(is_enabled(options.device)) {
+  enable(options);
+  device_ = guarded([&] { return managers_of(options.device, true).front()->device().str(); });
+}
+
+Managed::~Managed() {
+  if (was_enabled_) return;
+  try {
+    disable(device_);
+  } catch (const std::exception& error) {
+    try {
+      TORCH_WARN(error.what());
+    } catch (const std::exception&) {
+      // A program may have made warnings errors; a destructor has no place for them.
+    }
+  }
+}
+
+}  // namespace lms::torch
