@@ -53,6 +53,9 @@ class DeviceManager {
   virtual void capture_end() {}
   [[nodiscard]] virtual bool capturing() const { return false; }
 
+  /// The smallest limit that could hold `needed` bytes, of which `requested` are a new allocation.
+  [[nodiscard]] virtual Bytes least_limit(Bytes needed, Bytes /*requested*/) { return needed; }
+
   /// Adds the device's own figures to the engine's.
   virtual void add_stats(std::map<std::string, std::int64_t>& stats) = 0;
   virtual void reset_peak() = 0;

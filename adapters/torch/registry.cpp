@@ -155,6 +155,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   EngineStats engine;
   {
     EngineLock lock = manager.engine().lock();
+    manager.engine().collect_dead(lock);
     engine = manager.engine().stats(lock);
   }
   std::map<std::string, std::int64_t> stats;

@@ -177,7 +177,7 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
   }
   const Bytes held = state.operator_pins.bytes(manager);
   const Bytes to_come = state.operator_pins.bytes(manager, /*absent_only=*/true);
-  const Bytes floor = immovable + to_come + requested;
+  const Bytes floor = manager.least_limit(immovable + to_come + requested, requested);
   std::string text = "LMS: out of memory on " + manager.device().str() + ": ";
   if (state.outermost != nullptr) {
     text += "operator " + state.outermost->name + " needs at least " +

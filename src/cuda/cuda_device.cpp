@@ -97,7 +97,7 @@ LinkRates measure_link(int device, Bytes bytes) {
   (void)run(true, true);  // first touch
   rates.to_host = run(true, false);
   rates.to_device = run(false, true);
-  rates.both_to_host = rates.both_to_device = run(true, true);
+  rates.both_each_way = run(true, true);
   (void)cudaStreamDestroy(out.stream());
   (void)cudaStreamDestroy(in.stream());
   return rates;

@@ -16,8 +16,7 @@ int numa_node(int device);
 struct LinkRates {
   double to_host = 0;
   double to_device = 0;
-  double both_to_host = 0;    ///< with both directions busy
-  double both_to_device = 0;  ///< with both directions busy
+  double both_each_way = 0;  ///< each direction, with both busy
   double pinning = 0;
 };
 

@@ -20,6 +20,16 @@ pytestmark = [
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
 
 
+def need_exact(device: str) -> None:
+    """Limits of a few KiB: PyTorch takes a GPU's memory in segments of 2 and of 20 MiB.
+
+    test_gpu_limits.py has these days in sizes that suit a GPU.
+    """
+    if device == "cuda":
+        pytest.skip("limits of a few KiB are below the granularity of PyTorch's CUDA allocator")
+    need(device)
+
+
 class Training:
     """A training run that can be stopped and gone on with at any step."""
 
@@ -53,7 +63,7 @@ def _plain(device: str, steps: int) -> dict[str, bytes]:
 
 def test_limit_below_the_largest_operator(device: str) -> None:
     """The error names operator, bytes and the smallest workable limit; a larger limit goes on."""
-    need(device)
+    need_exact(device)
     expected = _plain(device, 4)
     with harness.managed(device, limit="64MiB") as package:
         run = Training(device)
@@ -79,7 +89,7 @@ def test_limit_below_the_largest_operator(device: str) -> None:
 
 def test_the_error_names_the_operator_that_failed(device: str) -> None:
     """One operator needs three large blocks at once; its name and its bytes are in the text."""
-    need(device)
+    need_exact(device)
     mib = 1 << 20
     with harness.managed(device, limit=8 * mib) as package:
         a, b = block(1024, 1024, device=device), block(1024, 1024, device=device, value=3)
@@ -103,7 +113,7 @@ def test_the_error_names_the_operator_that_failed(device: str) -> None:
 
 def test_failing_step_can_be_repeated(device: str) -> None:
     """A step that ran out of memory halfway is done again under a larger limit: same bits."""
-    need(device)
+    need_exact(device)
     expected = _plain(device, 5)
     with harness.managed(device, limit="64MiB") as package:
         run = Training(device)
@@ -121,7 +131,7 @@ def test_failing_step_can_be_repeated(device: str) -> None:
 
 def test_lower_budget_exhausted(device: str) -> None:
     """Host memory or disk full: an error that says which, and every byte still there."""
-    need(device)
+    need_exact(device)
     mib = 1 << 20
     settings = {"limit": 8 * mib, "host_limit": 8 * mib}
     with harness.managed(device, **settings) as package:
@@ -216,7 +226,7 @@ FAILING: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize("how", FAILING)
 def test_out_of_memory_leaves_no_pins(device: str, how: str) -> None:
     """After failures in the middle of an operator everything may still leave, and work goes on."""
-    need(device)
+    need_exact(device)
     with harness.managed(device, limit="1GiB") as package:
         x = block(256, 256, device=device)  # 256 KiB
         package.enable(limit="384KiB", min_block="4KiB", device=device)

@@ -56,7 +56,12 @@ def test_evict_everything(item: Program, device: str) -> None:
 
 
 def _tight_cases() -> list[object]:
-    return [case for case in _cases() if case.values[0].tight and not case.values[0].slow]
+    # On a GPU test_gpu_limits.py does this, in sizes above the allocator's granularity.
+    return [
+        case
+        for case in _cases()
+        if case.values[0].tight and not case.values[0].slow and case.values[1] == "cpu"
+    ]
 
 
 @pytest.mark.parametrize(("item", "device"), _tight_cases())

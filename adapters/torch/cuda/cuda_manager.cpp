@@ -89,9 +89,7 @@ void CudaManager::start(const Settings& settings) {
   if (!was_on || settings.host_limit >= 0) host_limit_ = host_limit;
   limit_ = limit;
   // Reserved bytes keep to the limit as well: PyTorch's allocator refuses to grow beyond it.
-  native->setMemoryFraction(
-      std::min(fraction_before_, static_cast<double>(limit) / static_cast<double>(total)),
-      device_.index());
+  native->setMemoryFraction(fraction_of(limit, total), device_.index());
   min_block_ = was_on ? std::min(min_block(), settings.min_block) : settings.min_block;
   EngineLock lock = engine_.lock();
   engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
@@ -100,9 +98,22 @@ void CudaManager::start(const Settings& settings) {
   } else {
     engine_.set_policy(lock, std::make_unique<LruPolicy>());
   }
+  strict_ = settings.limit >= 0;
   on_ = true;
   engine_.make_room(lock, 0);
-  if (!was_on) engine_.reset_peak(lock);
+  lock.unlock();
+  if (reserved > limit) native->emptyCache({0, 0});
+  if (!was_on) {
+    native->resetPeakStats(device_.index());
+    lock.lock();
+    engine_.reset_peak(lock);
+  }
+}
+
+double CudaManager::fraction_of(Bytes limit, std::size_t total) const {
+  // Half a byte more, so that PyTorch's way back to bytes does not lose the last one.
+  const double fraction = (static_cast<double>(limit) + 0.5) / static_cast<double>(total);
+  return std::min(fraction_before_, fraction);
 }
 
 void CudaManager::stop() {
@@ -112,13 +123,14 @@ void CudaManager::stop() {
   {
     EngineLock lock = engine_.lock();
     const auto options = engine_.options(lock);
-    engine_.set_options(lock, {.limit = INT64_MAX / 2, .verify = false});
+    const Bytes no_limit = INT64_MAX / 2;
+    engine_.set_options(lock, {.limit = no_limit, .verify = false});
+    limit_ = no_limit;
     if (const Bytes left = engine_.return_all(lock); left > 0) {
       engine_.set_options(lock, options);
-      const auto total = static_cast<double>(bridge.getMemoryInfo(device_.index()).second);
-      bridge.native()->setMemoryFraction(
-          std::min(fraction_before_, static_cast<double>(options.limit) / total),
-          device_.index());
+      limit_ = options.limit;
+      const auto total = bridge.getMemoryInfo(device_.index()).second;
+      bridge.native()->setMemoryFraction(fraction_of(options.limit, total), device_.index());
       throw OutOfMemory("LMS: cannot disable on " + device_.str() + ": " + format_bytes(left) +
                         " are on the host and do not fit the device; they stay managed. Free "
                         "tensors, or move them to the CPU, and disable again");
@@ -248,9 +260,9 @@ void CudaManager::capture_end() {
 
 Bytes CudaManager::in_use() const { return current(native_stats(device_).allocated_bytes); }
 
-void CudaManager::prepare_room(Bytes bytes) {
+bool CudaManager::prepare_room(Bytes bytes) {
   EngineLock lock = engine_.lock();
-  (void)engine_.make_room(lock, round_up(bytes, 512));
+  if (!engine_.make_room(lock, round_up(bytes, 512)) && strict_) return false;
   lock.unlock();
   // The bytes fit under the limit; but the allocator may hold its free ones in pieces, and may not
   // take more from the driver. Then evict one block whose place is large enough.
@@ -258,13 +270,12 @@ void CudaManager::prepare_room(Bytes bytes) {
   if (current(stats.reserved_bytes) + round_up(bytes, kSegmentUnit) > limit()) {
     std::size_t largest = 1;
     BridgeAllocator::instance().cacheInfo(device_.index(), &largest);
-    if (static_cast<Bytes>(largest) < bytes) {
-      lock.lock();
-      (void)engine_.reclaim_one(lock, bytes, 2 * bytes);
-      return;
-    }
+    lock.lock();
+    if (static_cast<Bytes>(largest) < bytes) (void)engine_.reclaim_one(lock, bytes, 2 * bytes);
+    return true;
   }
   lock.lock();
+  return true;
 }
 
 bool CudaManager::relieve(Bytes bytes, int attempt) {
@@ -291,7 +302,7 @@ Result CudaManager::with_room(std::size_t size, const std::function<Result()>& a
   const auto bytes = static_cast<Bytes>(size);
   if (thread_state().bypass > 0 || (in_pool() && capturing())) return allocate();
   try {
-    if (bytes < kLarge) {
+    if (bytes < std::min(kLarge, min_block())) {
       try {
         return allocate();
       } catch (const c10::OutOfMemoryError&) {
@@ -304,7 +315,7 @@ Result CudaManager::with_room(std::size_t size, const std::function<Result()>& a
         evictions = engine_.stats(lock).evictions;
       }
       const auto before = native_stats(device_).num_device_alloc;
-      prepare_room(bytes);
+      if (!prepare_room(bytes)) throw_out_of_memory(*this, bytes, "");
       try {
         Result result = allocate();
         EngineLock lock = engine_.lock();
@@ -345,6 +356,18 @@ void CudaManager::reclaim_everything() {
   }
   (void)cudaGetLastError();  // the driver's own "out of memory" is not to be found by others
   BridgeAllocator::instance().emptyCache({0, 0});
+}
+
+Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
+  // PyTorch's allocator takes memory from the driver in segments: 2 MiB for small allocations, 20
+  // for those below 10, else in steps of 2. What is reserved after a reclaim is in use.
+  constexpr Bytes kSmallLimit = kMiB;
+  constexpr Bytes kMediumLimit = 10 * kMiB;
+  constexpr Bytes kMediumSegment = 20 * kMiB;
+  const Bytes segment = requested < kSmallLimit    ? kSegmentUnit
+                        : requested < kMediumLimit ? kMediumSegment
+                                                   : round_up(requested, kSegmentUnit);
+  return std::max(needed, current(native_stats(device_).reserved_bytes) + segment);
 }
 
 // Figures
@@ -400,7 +423,7 @@ std::string cuda_build_version() {
 
 std::vector<double> measure_cuda_link(int index, Bytes bytes) {
   const auto rates = cuda::measure_link(index, bytes);
-  return {rates.to_host, rates.to_device, rates.both_to_host, rates.both_to_device, rates.pinning};
+  return {rates.to_host, rates.to_device, rates.both_each_way, rates.pinning};
 }
 
 }  // namespace lms::torch

@@ -39,6 +39,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   void capture_begin() override;
   void capture_end() override;
   [[nodiscard]] bool capturing() const override;
+  [[nodiscard]] Bytes least_limit(Bytes needed, Bytes requested) override;
   void add_stats(std::map<std::string, std::int64_t>& stats) override;
   void reset_peak() override;
 
@@ -68,9 +69,12 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   // Meter
   [[nodiscard]] Bytes in_use() const override;
 
+  /// The memory fraction that makes PyTorch's allocator keep to `limit`.
+  [[nodiscard]] double fraction_of(Bytes limit, std::size_t total) const;
   [[nodiscard]] bool may_manage(const c10::StorageImpl& storage);
   [[nodiscard]] cudaStream_t owner_of(const void* data);
-  void prepare_room(Bytes bytes);
+  /// False: nothing more may leave, and the bytes do not fit under the limit.
+  bool prepare_room(Bytes bytes);
   bool relieve(Bytes bytes, int attempt);
   static void delete_absent(void* context);
 
@@ -82,6 +86,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   std::optional<cuda::Lane> in_;
   std::optional<HostArena> arena_;
   double fraction_before_ = 1.0;
+  /// The limit was given, not found: then it is kept even where the device has more.
+  std::atomic<bool> strict_{true};
 
   std::mutex facts_mutex_;  ///< guards the three below; innermost
   std::unordered_map<const void*, cudaStream_t> owners_;  ///< allocations off the default stream

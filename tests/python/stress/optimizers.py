@@ -48,7 +48,9 @@ for _name in OPTIMIZERS:
         _forms["fused"] = {"fused": True}
     for _form, _options in _forms.items():
         _call = functools.partial(_run, name=_name, options=_options)
-        program(f"optimizer_{_name}_{_form}")(_call)
+        # PyTorch has no fused Adagrad on CUDA.
+        _devices = ["cpu"] if (_name, _form) == ("adagrad", "fused") else ["cpu", "cuda"]
+        program(f"optimizer_{_name}_{_form}", devices=_devices)(_call)
 
 
 @program()
