@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts of this folder; to be sourced. Leaves the shell in the root of the repository.
 
 set -euo pipefail

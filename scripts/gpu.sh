@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # To be sourced, after common.sh: a build on a GPU machine, in build-gpu/, with the python3 that is
 # there (PYTHON names another). Needs no network and no virtual environment: what the machine lacks
 # comes from .vendor/.

@@ -72,7 +72,9 @@ wanted() {
   cat requirements/dev.txt "requirements/$WHICH.txt"
   [ "$WHICH" != newest ] || date +%F
 }
-if [ ! -x "$VENV/bin/python" ]; then
+# A virtual environment without a stamp may have been left half made.
+if [ ! -f "$stamp" ] && ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+  rm -rf "$VENV"
   python=$(find_python)
   say "making $VENV with $("$python" --version)"
   make_venv "$python"

@@ -12,7 +12,7 @@ install() {
     -C build.tool-args="-j$(jobs)" .
 }
 doctor() {
-  cd build-newest # away from the source tree's package
+  cd build-newest || return # away from the source tree's package
   python -m torch_lms
 }
 installed_library() {
