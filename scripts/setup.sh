@@ -73,7 +73,8 @@ wanted() {
   [ "$WHICH" != newest ] || date +%F
 }
 # A virtual environment without a stamp may have been left half made.
-if [ ! -f "$stamp" ] && ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+if [ ! -x "$VENV/bin/python" ] ||
+  { [ ! -f "$stamp" ] && ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
   rm -rf "$VENV"
   python=$(find_python)
   say "making $VENV with $("$python" --version)"
