@@ -146,7 +146,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info,
 void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
                   const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   ThreadState& state = thread_state();
-  if (state.bypass > 0 || !any_active() || info.kind == OpKind::kTransparent) {
+  if (!any_active() || info.kind == OpKind::kTransparent) {
     kernel.callBoxed(op, keys, &stack);
     return;
   }

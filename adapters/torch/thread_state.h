@@ -59,7 +59,6 @@ struct ThreadState {
   const OpInfo* outermost = nullptr;   ///< the first of them
   Pins operator_pins;                  ///< held until the outermost operator ends
   std::vector<Pins> access_scopes;     ///< innermost last
-  int bypass = 0;                      ///< > 0: LMS itself is calling operators
 };
 
 ThreadState& thread_state() noexcept;

@@ -300,7 +300,7 @@ bool CudaManager::relieve(Bytes bytes, int attempt) {
 template <typename Result>
 Result CudaManager::with_room(std::size_t size, const std::function<Result()>& allocate) {
   const auto bytes = static_cast<Bytes>(size);
-  if (thread_state().bypass > 0 || (in_pool() && capturing())) return allocate();
+  if (in_pool() && capturing()) return allocate();
   try {
     if (bytes < std::min(kLarge, min_block())) {
       try {
