@@ -7,7 +7,8 @@
 For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
 few samples run forward, backward, in place and with ``out=``: twice in plain PyTorch and once
 managed, where every block leaves after every operator and each clean eviction is checked against
-the device's bytes. Results, gradients and what became of the inputs must agree to the last bit.
+the device's bytes. Results, gradients and what became of the inputs must agree to the last bit;
+where they do not, plain PyTorch runs on its own many times, and has to give one result.
 
 Worker processes do the work: one that crashes or hangs costs the operator it was in, and no other.
 Exit status: 0 when nothing failed, 1 when something did.
@@ -33,6 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "python"), str(ROOT / "python")]
 
+from bench import records  # noqa: E402
 from bench.opinfo_cases import UNINITIALISED, Case, Way, all_cases, samples_of, ways_of  # noqa: E402
 
 QUICK_STEP = 9  # every ninth operator
@@ -40,6 +42,7 @@ QUICK_ALWAYS = ("add", "mm", "addmm", "cat", "nn.functional.conv2d", "nn.functio
                 "index_put", "sort", "svd", "_foreach_add", "_foreach_norm", "unique", "cumsum",
                 "nn.functional.embedding", "nn.functional.dropout", "scatter_add")  # fmt: skip
 STALL_SECONDS = 180
+REPETITIONS = 200  # plain runs that clear, or do not, a managed run that differs
 
 
 def selected_keys(device: str, quick: bool, shard: str, only: str) -> list[str]:
@@ -63,6 +66,23 @@ class Skip(Exception):
 
 class Wrong(Exception):
     """The managed run differs."""
+
+
+def varies(case: Case, way: Way, sample: Any, expected: Any) -> bool:
+    """Whether plain PyTorch itself gives other bits now and then.
+
+    Two runs in a row may agree by luck: LAPACK's paths depend on where its memory lies, and that
+    is elsewhere only once other memory is in use.
+    """
+    import torch
+    from stress.compare import bits_of, differences
+
+    held = []
+    for turn in range(REPETITIONS):
+        held.append(torch.empty(1 + turn * 37 % 300))
+        if differences(expected, bits_of(way(case, sample))):
+            return True
+    return False
 
 
 def run_case(
@@ -104,6 +124,7 @@ def run_case(
 
     at("managed")
     kept: list[tuple[str, Any, Any]] = []
+    suspects: list[tuple[str, Way, Any, Any, list[str]]] = []
     wrong: list[str] = []
     torch_lms.enable(device=device, min_block=1, stress=True, verify=True)
     try:
@@ -114,20 +135,28 @@ def run_case(
             except Exception as error:
                 wrong.append(f"{name}: raised {type(error).__name__}: {str(error)[:400]}")
                 continue
-            wrong += [f"{name}: {text}" for text in found[:4]]
-            if not found:
+            if found:
+                suspects.append((name, way, sample, expected, found))
+            else:
                 kept.append((name, result, expected))
         stats = torch_lms.memory_stats(device)
         report["evictions"] = int(stats["evictions"])
         report["clean"] = int(stats["evictions.clean"])
     finally:
         torch_lms.disable()
+    for name, way, sample, expected, found in suspects:
+        if varies(case, way, sample, expected):
+            refused["plain runs differ now and then"] += 1
+        else:
+            wrong += [f"{name}: {text}" for text in found[:4]]
     for name, result, expected in kept:
         found = differences(expected, bits_of(result))
         wrong += [f"{name}, after disable(): {text}" for text in found[:4]]
     if wrong:
         raise Wrong("; ".join(wrong[:6]))
-    return report
+    if not kept:
+        raise Skip(refused.most_common(1)[0][0])
+    return report | {"runs": len(kept), "refused": dict(refused)}
 
 
 # Worker
@@ -285,9 +314,8 @@ def summarise(
         if record["status"] == "skipped":
             reasons.setdefault(record["reason"], []).append(key)
     passed = [done[key] for key in by_status["passed"]]
-    machine = platform.processor() or platform.machine()
-    if args.device.startswith("cuda"):
-        machine = torch.cuda.get_device_name()
+    facts = records.machine(args.device)
+    machine = facts["gpu"] or f"{facts['cpu']}, {facts['cpus']} cores"
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from stress import harness
+from stress.compare import bits_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -61,6 +62,21 @@ def test_a_crash_costs_one_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     report = opinfo.summarise(args, done, 1.0)
     assert (report["passed"], report["failed"], sum(report["skipped"].values())) == (3, 1, 1)
     assert "crash" in report["failures"] and "managed" in report["failures"]["crash"]
+
+
+def test_only_plain_runs_clear_a_difference() -> None:
+    """An operator that differs now and then in plain PyTorch is told from one that never does."""
+    turns = iter(range(1000))
+
+    def moody(*_: Any) -> list[torch.Tensor]:
+        return [torch.full((4,), float(next(turns) == 50))]
+
+    def steady(*_: Any) -> list[torch.Tensor]:
+        return [torch.zeros(4)]
+
+    expected = bits_of([torch.zeros(4)])
+    assert opinfo.varies(None, moody, None, expected)  # type: ignore[arg-type]
+    assert not opinfo.varies(None, steady, None, expected)  # type: ignore[arg-type]
 
 
 def test_shards_cover_everything_once() -> None:
