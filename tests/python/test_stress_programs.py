@@ -72,7 +72,8 @@ def test_tight_limit(item: Program, device: str) -> None:
     roomy = harness.run_managed(item, device, expected, limit="64GiB" if device == "cpu" else None)
     peak = roomy["device.bytes.peak"]
     limit = peak // 2
-    for _ in range(6):
+    # Many rounds: an operator that allocates in small parts names one more of them each time.
+    for _ in range(40):
         try:
             stats = harness.run_managed(item, device, expected, limit=limit)
             break
