@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 import torch_lms
 from torch_lms import _access
 from torch_lms._patches import Patches, _PostImport

@@ -147,9 +147,7 @@ def test_cuda_devices() -> None:
         assert _settings.parse_device(given) == "cuda:0"
 
 
-def test_default_directory_is_on_a_disk(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_default_directory_is_on_a_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kinds = {str(tmp_path): "tmpfs"}
     monkeypatch.setattr(_settings, "file_system_of", lambda path: kinds.get(str(path), "ext4"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
