@@ -52,7 +52,7 @@ COLUMNS: tuple[tuple[str, Callable[[Record], str]], ...] = (
     ("limit GiB", lambda r: gib(r["limit_bytes"])),
     ("allocated", lambda r: gib(r["allocated_peak"])),
     ("reserved", lambda r: gib(r["reserved_peak"])),
-    ("host", lambda r: gib(r["host_peak"])),
+    ("host", lambda r: gib(r["host_peak"] if (r["host_peak"] or 0) >= 2**20 else 0)),
     ("ratio", lambda r: times(r["ratio"])),
     ("in memory ms", lambda r: milliseconds(r["in_memory_ms"])),
     ("step ms", lambda r: milliseconds(r["step_ms"])),

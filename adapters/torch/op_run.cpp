@@ -1,5 +1,6 @@
 #include "adapters/torch/op_run.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -31,12 +32,16 @@ class Outermost {
   Outermost(ThreadState& state, const OpInfo& info) : state_(state) { state_.outermost = &info; }
   ~Outermost() {
     state_.outermost = nullptr;
+    state_.shortage.clear();
     state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
   }
   Outermost(const Outermost&) = delete;
   Outermost& operator=(const Outermost&) = delete;
 
-  void end() { state_.operator_pins.release_after_operator(); }
+  void end() {
+    state_.outermost = nullptr;
+    state_.operator_pins.release_after_operator();
+  }
 
  private:
   ThreadState& state_;
@@ -104,6 +109,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info,
     if (manager == nullptr) throw;
     // What the first run's own parts pinned is not needed by the second.
     state.operator_pins.release();
+    state.shortage.clear();
     stack.resize(base);
     stack.insert(stack.end(), arguments.begin(), arguments.end());
     manager->reclaim_everything();
@@ -137,6 +143,14 @@ void call_with_retry(ThreadState& state, const OpInfo& info,
     } else {
       kernel.callBoxed(op, keys, &stack);
     }
+  }
+  // A kernel that could not have its workspace and went on with another algorithm (cuDNN's try one
+  // after the other) has computed other bits than it would have with enough memory.
+  if (!state.shortage.empty() && info.may_rerun && !at::globalContext().benchmarkCuDNN()) {
+    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                state.shortage +
+                                    " (The operator went on with another algorithm, whose result "
+                                    "would have differed in its last bits.)");
   }
   outermost.end();
 }

@@ -63,9 +63,12 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
   const Bytes bytes = all_here ? 0 : sum_of_uses();
   try {
     manager.engine().pin(lock, uses);
-  } catch (const OutOfMemory& error) {
+  } catch (const OutOfMemory&) {
     if (lock.owns()) lock.unlock();
     throw_out_of_memory(manager, bytes, "");
+  } catch (const TierFull& full) {
+    if (lock.owns()) lock.unlock();
+    throw_out_of_memory(manager, bytes, full.what());
   }
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, stream);
@@ -169,7 +172,7 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 // Errors
 
 void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::string& reason) {
-  const ThreadState& state = thread_state();
+  ThreadState& state = thread_state();
   Bytes immovable = 0;
   {
     EngineLock lock = manager.engine().lock();
@@ -196,6 +199,7 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
           std::to_string(floor) + " bytes). ";
   if (!reason.empty()) text += reason + ". ";
   text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
+  if (state.depth > 0) state.shortage = text;
   throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                               std::move(text));
 }

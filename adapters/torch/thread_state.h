@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "adapters/torch/device_manager.h"
@@ -57,6 +58,7 @@ class Pins {
 struct ThreadState {
   int depth = 0;                       ///< hooked operators on the stack
   const OpInfo* outermost = nullptr;   ///< the first of them
+  std::string shortage;                ///< an allocation failed within the outermost operator: why
   Pins operator_pins;                  ///< held until the outermost operator ends
   std::vector<Pins> access_scopes;     ///< innermost last
 };

@@ -69,6 +69,8 @@ def main() -> int:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     _make_repeatable(args.threads)
     _sync(device)
     if args.cap and device.type == "cuda":

@@ -73,7 +73,7 @@ def enable(
             By default CUDA's current device, or the CPU where there is none.
         directory: where the file tier lives.
         stress: evict everything after every operator. For tests: slow.
-        verify: check bytes on every page-in. For tests: slow.
+        verify: compare every clean eviction with its copy. For tests: slow.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
 
     Raises:

@@ -274,7 +274,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("stress", "LMS_STRESS", False, lambda v, _: parse_flag(v),
             "evict everything after every operator, to test"),
     Setting("verify", "LMS_VERIFY", False, lambda v, _: parse_flag(v),
-            "check bytes on every page-in, to test"),
+            "compare each clean eviction with its copy, to test"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip

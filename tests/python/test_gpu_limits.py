@@ -54,28 +54,29 @@ def _train(steps: int) -> dict[str, bytes]:
 @pytest.mark.parametrize("part", [2, 3])
 def test_training_under_a_part_of_its_memory(part: int) -> None:
     """Bits as in memory; allocated and reserved bytes both keep to the limit."""
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     expected = _train(4)
     if _train(4) != expected:
         pytest.skip("the plain run does not repeat itself to the bit here")
-    peak = torch.cuda.max_memory_allocated()
-    torch.cuda.empty_cache()
-    limit = peak // part
+    part_of_peak = (torch.cuda.max_memory_allocated() - before) // part
+    limit = part_of_peak + harness.held("cuda")
     torch.cuda.set_per_process_memory_fraction(
-        limit / torch.cuda.get_device_properties(0).total_memory
+        (limit + 0.5) / torch.cuda.get_device_properties(0).total_memory
     )
-    with harness.managed("cuda", limit=limit, min_block="1MiB") as package:
+    with harness.managed("cuda", limit=part_of_peak, min_block="1MiB") as package:
         harness.check_same(expected, _train(4), f"under 1/{part} of the memory")
         stats = package.memory_stats("cuda")
     assert stats["evictions"] > 0 and stats["page_ins"] > 0
     assert stats["device.bytes.peak"] <= limit
     assert stats["device.reserved.peak"] <= limit
-    assert stats["list_splits"] > 0, "the optimizer's lists alone take half of the limit"
+    assert stats["list_splits"] > 0, "the optimizer's lists are a large part of the limit"
 
 
 def test_limit_below_the_largest_operator() -> None:
     """The operator, its bytes and the smallest limit are named; a larger limit goes on."""
-    with harness.managed("cuda", limit=160 * MIB, min_block="1MiB") as package:
+    before = harness.held("cuda")
+    with harness.managed("cuda", limit=136 * MIB, min_block="1MiB") as package:
         a = block(4096, 4096, device="cuda")
         b = block(4096, 4096, device="cuda", value=3)
         with pytest.raises(OUT_OF_MEMORY) as caught:
@@ -83,7 +84,7 @@ def test_limit_below_the_largest_operator() -> None:
         text = str(caught.value)
         assert "aten::mul" in text, text
         smallest = harness.smallest_workable_limit(caught.value)
-        assert 192 * MIB <= smallest <= 256 * MIB, text
+        assert 160 * MIB <= smallest <= before + 256 * MIB, text
         assert package.memory_stats("cuda")["pinned.bytes.current"] == 0
         package.enable(limit=smallest, min_block="1MiB", device="cuda")
         product = torch.mul(a, b)
@@ -98,12 +99,17 @@ def test_host_budget_exhausted() -> None:
     with harness.managed("cuda", host_limit=64 * MIB, **settings) as package:
         kept: list[torch.Tensor] = []
         with pytest.raises(OUT_OF_MEMORY) as caught:
-            for index in range(32):
+            for index in range(40):
                 kept.append(block(*shape, device="cuda", value=index))
         assert "host" in str(caught.value).lower(), str(caught.value)
-        assert 4 <= len(kept) < 16
-        package.enable(host_limit=1024 * MIB, device="cuda", **settings)
-        while len(kept) < 24:
+        assert 4 <= len(kept) < 24
+        package.enable(
+            limit=settings["limit"] + harness.held("cuda"),
+            min_block="1MiB",
+            host_limit=1024 * MIB,
+            device="cuda",
+        )
+        while len(kept) < 40:
             kept.append(block(*shape, device="cuda", value=len(kept)))
         assert sum(state(x) == "absent" for x in kept) >= 15
         for index, x in enumerate(kept):
@@ -112,13 +118,9 @@ def test_host_budget_exhausted() -> None:
 
 def test_disable_returns_everything() -> None:
     """With most blocks on the host: all come back, and pinned memory is given back."""
-    package = harness.lms()
-    package.enable(device="cuda", limit=128 * MIB, min_block="1MiB")
-    try:
-        kept = [block(2048, 2048, device="cuda", value=index) for index in range(24)]
+    with harness.managed("cuda", limit=128 * MIB, min_block="1MiB"):
+        kept = [block(2048, 2048, device="cuda", value=index) for index in range(40)]
         assert sum(state(x) == "absent" for x in kept) >= 15
-    finally:
-        package.disable()
     for index, x in enumerate(kept):
         assert state(x) == "unmanaged"
         assert same(x, reference(2048, 2048, value=index))

@@ -374,18 +374,23 @@ Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
 
 void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   const auto native = on() ? native_stats(device_) : c10::CachingDeviceAllocator::DeviceStats{};
-  stats["device.bytes.current"] = current(native.allocated_bytes);
-  stats["device.bytes.peak"] = peak(native.allocated_bytes);
+  const auto& allocated = native.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
+  stats["device.bytes.current"] = allocated.current;
+  stats["device.bytes.peak"] = allocated.peak;
+  stats["device.bytes.allocated"] = allocated.allocated;
+  stats["device.bytes.freed"] = allocated.freed;
   stats["device.reserved.current"] = current(native.reserved_bytes);
   stats["device.reserved.peak"] = peak(native.reserved_bytes);
   stats["alloc.freelist"] = from_free_list_.load();
   stats["alloc.driver"] = from_driver_.load();
   stats["alloc.reclaim"] = from_reclaim_.load();
   stats["alloc.retry"] = from_retry_.load();
+  stats["host.bytes.allocated"] = stats["host.bytes.freed"] = host_allocated_.load();
   if (!arena_) return;
   const auto host = arena_->stats();
   stats["host.bytes.current"] = host.used;
   stats["host.bytes.peak"] = host.peak_used;
+  stats["host.bytes.freed"] -= host.used;
   stats["host.bytes.reserved"] = host.reserved;
   stats["host.pending"] = host.pending;
   stats["host.segments"] = host.segments;

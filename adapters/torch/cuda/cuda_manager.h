@@ -98,6 +98,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   std::vector<Segment> segments_;            ///< off the default stream, from before start()
   std::unordered_set<const void*> excluded_;  ///< memory of private pools
 
+  std::atomic<std::int64_t> host_allocated_{0};  ///< bytes of all slots ever taken
   std::atomic<int> pools_{0};
   std::atomic<int> captures_{0};
   std::atomic<std::int64_t> from_free_list_{0}, from_driver_{0}, from_reclaim_{0}, from_retry_{0};

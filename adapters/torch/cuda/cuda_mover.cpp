@@ -50,6 +50,7 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
     }
   } else {
     HostSlot slot = arena_->acquire(block.size);
+    host_allocated_ += round_up(block.size, HostArena::kAlignment);
     if (!block.used_on(current)) block.streams.push_back(current);
     if (!block.used_on(owner)) block.streams.push_back(owner);
     for (cudaStream_t stream : block.streams) out_->wait_for(Event::record(index, stream));
