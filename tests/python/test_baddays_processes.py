@@ -109,9 +109,11 @@ def test_interrupt_and_termination(device: str) -> None:
         for x in kept:
             x.add_(1)
     """
+    # A test run in the background of a shell ignores Ctrl-C, and its children would too.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     for sent, expected in ((signal.SIGINT, (1, 130, -signal.SIGINT)), (signal.SIGTERM, (-15,))):
         child = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", _script(device, body)],
+            [sys.executable, "-W", "ignore", "-c", heed + _script(device, body)],
             env=_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -120,7 +122,10 @@ def test_interrupt_and_termination(device: str) -> None:
         assert child.stdout is not None
         assert child.stdout.readline().strip() == "ready"
         child.send_signal(sent)
-        _, errors = child.communicate(timeout=60)
+        try:
+            _, errors = child.communicate(timeout=60)
+        finally:
+            child.kill()
         assert child.returncode in expected, errors
         if sent == signal.SIGINT:
             assert "KeyboardInterrupt" in errors
