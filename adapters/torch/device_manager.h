@@ -46,6 +46,7 @@ class DeviceManager {
                         const std::optional<c10::Stream>& other) = 0;
 
   /// Evicts all that may leave and gives cached memory back, after an operator ran out of memory.
+  /// What the tier below has no room for stays; no error.
   virtual void reclaim_everything() = 0;
 
   /// A graph capture begins: nothing moves until it ends, and what it uses is kept.

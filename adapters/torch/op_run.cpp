@@ -1,6 +1,5 @@
 #include "adapters/torch/op_run.h"
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -32,7 +31,6 @@ class Outermost {
   Outermost(ThreadState& state, const OpInfo& info) : state_(state) { state_.outermost = &info; }
   ~Outermost() {
     state_.outermost = nullptr;
-    state_.shortage.clear();
     state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
   }
   Outermost(const Outermost&) = delete;
@@ -103,13 +101,13 @@ void call_with_retry(ThreadState& state, const OpInfo& info,
     return;
   } catch (const c10::Error& error) {
     const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                        dynamic_cast<const Shortage*>(&error) != nullptr ||
                         says_out_of_memory(error);
     if (!memory) throw;
     DeviceManager* manager = manager_under_pressure(info, arguments);
     if (manager == nullptr) throw;
     // What the first run's own parts pinned is not needed by the second.
     state.operator_pins.release();
-    state.shortage.clear();
     stack.resize(base);
     stack.insert(stack.end(), arguments.begin(), arguments.end());
     manager->reclaim_everything();
@@ -135,7 +133,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info,
                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                      c10::Stack& stack) {
   Outermost outermost(state, info);
-  {
+  try {
     const Depth depth(state);
     pin_arguments(state, info, stack);
     if (info.may_rerun && pressed()) {
@@ -143,14 +141,9 @@ void call_with_retry(ThreadState& state, const OpInfo& info,
     } else {
       kernel.callBoxed(op, keys, &stack);
     }
-  }
-  // A kernel that could not have its workspace and went on with another algorithm (cuDNN's try one
-  // after the other) has computed other bits than it would have with enough memory.
-  if (!state.shortage.empty() && info.may_rerun && !at::globalContext().benchmarkCuDNN()) {
+  } catch (const Shortage& shortage) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                state.shortage +
-                                    " (The operator went on with another algorithm, whose result "
-                                    "would have differed in its last bits.)");
+                                shortage.msg());
   }
   outermost.end();
 }

@@ -1,5 +1,6 @@
 #include "adapters/torch/thread_state.h"
 
+#include <ATen/Context.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
@@ -172,7 +173,7 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 // Errors
 
 void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::string& reason) {
-  ThreadState& state = thread_state();
+  const ThreadState& state = thread_state();
   Bytes immovable = 0;
   {
     EngineLock lock = manager.engine().lock();
@@ -199,9 +200,10 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
           std::to_string(floor) + " bytes). ";
   if (!reason.empty()) text += reason + ". ";
   text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
-  if (state.depth > 0) state.shortage = text;
-  throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                              std::move(text));
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  // With cudnn.benchmark the choice of an algorithm is PyTorch's to make anew in every process.
+  if (state.depth > 0 && !at::globalContext().benchmarkCuDNN()) throw Shortage(here, std::move(text));
+  throw c10::OutOfMemoryError(here, std::move(text));
 }
 
 }  // namespace lms::torch

@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
 
 #include <optional>
 #include <span>
@@ -58,7 +59,6 @@ class Pins {
 struct ThreadState {
   int depth = 0;                       ///< hooked operators on the stack
   const OpInfo* outermost = nullptr;   ///< the first of them
-  std::string shortage;                ///< an allocation failed within the outermost operator: why
   Pins operator_pins;                  ///< held until the outermost operator ends
   std::vector<Pins> access_scopes;     ///< innermost last
 };
@@ -70,8 +70,18 @@ ThreadState& thread_state() noexcept;
 void collect_storages(const c10::IValue& value, bool writes, bool inside,
                       std::vector<StorageUse>& found);
 
+/// Out of memory within an operator, on its way to run_operator(), which gives it PyTorch's type. Not
+/// a c10::OutOfMemoryError until then: kernels that try one algorithm after another (cuDNN's) would
+/// catch that, go on with one that needs less workspace, and remember it, and the result would have
+/// other bits than with enough memory.
+class Shortage final : public c10::Error {
+ public:
+  using c10::Error::Error;
+};
+
 /// The error of a budget that cannot hold what is needed at once: names the running operator, what
-/// it holds, what is asked for, and the smallest limit that could work.
+/// it holds, what is asked for, and the smallest limit that could work. Throws Shortage within an
+/// operator, else c10::OutOfMemoryError.
 [[noreturn]] void throw_out_of_memory(DeviceManager& manager, Bytes requested,
                                       const std::string& reason);
 

@@ -45,6 +45,16 @@ at::Tensor& flaky_in_place(at::Tensor& x) {
   return x.mul_(2);
 }
 
+/// As cuDNN does it: without memory for the workspace, another algorithm.
+at::Tensor falls_back(const at::Tensor& x) {
+  try {
+    const at::Tensor workspace = at::empty({2 * kMiB}, at::kByte);
+    return x.mul(2);
+  } catch (const c10::OutOfMemoryError&) {
+    return x.mul(3);
+  }
+}
+
 at::Tensor outer(const at::Tensor& x) {
   return call(find_operator("aten::_lms_test_flaky"), {x.add(0)})[0].toTensor();
 }
@@ -56,12 +66,14 @@ TORCH_LIBRARY_FRAGMENT(aten, m) {
   m.def("_lms_test_flaky(Tensor x) -> Tensor");
   m.def("_lms_test_flaky_random(Tensor x) -> Tensor", {at::Tag::nondeterministic_seeded});
   m.def("_lms_test_outer(Tensor x) -> Tensor");
+  m.def("_lms_test_falls_back(Tensor x) -> Tensor");
   m.def("_lms_test_flaky_(Tensor(a!) x) -> Tensor(a!)");
 }
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("_lms_test_flaky", &lms::torch::flaky);
   m.impl("_lms_test_flaky_random", &lms::torch::flaky);
   m.impl("_lms_test_outer", &lms::torch::outer);
+  m.impl("_lms_test_falls_back", &lms::torch::falls_back);
   m.impl("_lms_test_flaky_", &lms::torch::flaky_in_place);
 }
 TORCH_LIBRARY(lms_retry_test, m) { m.def("flaky(Tensor x) -> Tensor"); }
@@ -108,6 +120,16 @@ TEST_F(OpRetry, RunsAgainAfterAReclaim) {
     }
     EXPECT_TRUE(all_may_leave());
   }
+}
+
+TEST_F(OpRetry, AKernelMayNotGoOnWithAnotherAlgorithm) {
+  const auto op = find_operator("aten::_lms_test_falls_back");
+  EXPECT_THROW(call(op, {x}), c10::OutOfMemoryError);
+  press();
+  EXPECT_THROW(call(op, {x}), c10::OutOfMemoryError);
+  EXPECT_TRUE(all_may_leave()) << "the error left pins";
+  managed.set_limit(8 * kMiB);
+  EXPECT_EQ(bytes_of(call(op, {x})[0].toTensor()), doubled);
 }
 
 TEST_F(OpRetry, ASecondFailureIsTheCallers) {

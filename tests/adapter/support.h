@@ -20,13 +20,12 @@ namespace lms::torch::testing {
 class ManagedCpu {
  public:
   explicit ManagedCpu(Bytes limit, bool stress = false) {
-    Settings settings;
-    settings.limit = limit;
-    settings.host_limit = 256 * kMiB;
-    settings.min_block = 4 * kKiB;
-    settings.directory = ::testing::TempDir();
-    settings.stress = stress;
-    enable_device("cpu", settings);
+    settings_.limit = limit;
+    settings_.host_limit = 256 * kMiB;
+    settings_.min_block = 4 * kKiB;
+    settings_.directory = ::testing::TempDir();
+    settings_.stress = stress;
+    enable_device("cpu", settings_);
     before_ = device_stats(*active_manager(c10::kCPU));
   }
   ~ManagedCpu() { disable_device("cpu"); }
@@ -41,6 +40,10 @@ class ManagedCpu {
   [[nodiscard]] std::int64_t count(const std::string& key) const {
     return stat(key) - before_.at(key);
   }
+  void set_limit(Bytes limit) {
+    settings_.limit = limit;
+    enable_device("cpu", settings_);
+  }
   /// Sends away all that may leave; the bytes that left.
   Bytes reclaim() {
     Engine& engine = active_manager(c10::kCPU)->engine();
@@ -49,6 +52,7 @@ class ManagedCpu {
   }
 
  private:
+  Settings settings_;
   std::map<std::string, std::int64_t> before_;
 };
 
