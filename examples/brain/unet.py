@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 
 class ConvBlock(nn.Sequential):
-    """Two 3×3×3 convolutions, each normalised and activated; sizes stay."""
+    """3×3×3 convolutions, each normalised and activated; sizes stay."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, convolutions: int) -> None:
         layers: list[nn.Module] = []
-        for source in (inputs, outputs):
+        for index in range(convolutions):
+            source = inputs if index == 0 else outputs
             layers += [
                 nn.Conv3d(source, outputs, 3, padding=1, bias=False),
                 nn.GroupNorm(4, outputs),
@@ -31,16 +32,18 @@ class UNet3d(nn.Module):
     operator touches.
     """
 
-    def __init__(self, classes: int, width: int = 8, levels: int = 4) -> None:
+    def __init__(
+        self, classes: int, width: int = 8, levels: int = 4, convolutions: int = 2
+    ) -> None:
         super().__init__()
         widths = [width * 2**level for level in range(levels)]
         self.encoders = nn.ModuleList(
-            ConvBlock(1 if level == 0 else w, w) for level, w in enumerate(widths)
+            ConvBlock(1 if level == 0 else w, w, convolutions) for level, w in enumerate(widths)
         )
         pairs = list(pairwise(widths))
         self.downs = nn.ModuleList(nn.Conv3d(a, b, 2, stride=2) for a, b in pairs)
         self.ups = nn.ModuleList(nn.ConvTranspose3d(b, a, 2, stride=2) for a, b in pairs)
-        self.decoders = nn.ModuleList(ConvBlock(a, a) for a, _ in pairs)
+        self.decoders = nn.ModuleList(ConvBlock(a, a, convolutions) for a, _ in pairs)
         self.head = nn.Conv3d(width, classes, 1)
         # Adam moves a weight by about its rate per step: a head that starts larger reaches
         # confident predictions within a demo's few steps.
