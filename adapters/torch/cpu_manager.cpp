@@ -97,8 +97,8 @@ class CpuManager final : public DeviceManager {
     const Bytes limit = settings.limit >= 0 ? settings.limit : available_memory() / 5 * 4;
     const bool was_on = on();
     if (!was_on) {
-      const std::string directory = settings.directory.empty() ? default_directory()
-                                                               : settings.directory;
+      const std::string directory =
+          settings.directory.empty() ? default_directory() : settings.directory;
       const Bytes host_limit =
           settings.host_limit >= 0 ? settings.host_limit : free_disk(directory) / 10 * 9;
       FileStore::Options options;
@@ -215,8 +215,7 @@ class CpuManager final : public DeviceManager {
     if (!fits) throw_out_of_memory(*this, size, reason);
     std::unique_ptr<CpuBlock> block;
     try {
-      block = std::make_unique<CpuBlock>(
-          *this, PagedRegion::make(static_cast<Bytes>(bytes)), size);
+      block = std::make_unique<CpuBlock>(*this, PagedRegion::make(static_cast<Bytes>(bytes)), size);
     } catch (...) {
       EngineLock lock = engine_.lock();
       engine_.unreserve(lock, size);
@@ -255,9 +254,8 @@ class CpuManager final : public DeviceManager {
   void in_child() {
     // The child reads what the parent had, and manages nothing.
     if (mover_.store) mover_.store->on_fork_child();
-    engine_.for_each(*fork_lock_, [](Block& block) {
-      static_cast<CpuBlock&>(block).region.isolate_in_child();
-    });
+    engine_.for_each(*fork_lock_,
+                     [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
     engine_.pause(*fork_lock_);
     forked_ = true;
     fork_lock_.reset();

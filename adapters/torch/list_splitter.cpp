@@ -20,10 +20,10 @@ constexpr Bytes kChunk = 8;
 /// The arguments of one call, read as columns of equal length.
 struct Lists {
   std::size_t length = 0;
-  std::vector<std::size_t> columns;            ///< positions of the lists of tensors
+  std::vector<std::size_t> columns;              ///< positions of the lists of tensors
   std::vector<std::vector<at::Tensor>> tensors;  ///< those lists
-  std::vector<std::size_t> scalar_lists;       ///< positions of the lists of scalars
-  std::size_t scalar_tensor = SIZE_MAX;        ///< position of a tensor with one scalar a position
+  std::vector<std::size_t> scalar_lists;         ///< positions of the lists of scalars
+  std::size_t scalar_tensor = SIZE_MAX;  ///< position of a tensor with one scalar a position
   DeviceManager* manager = nullptr;
   std::vector<Bytes> bytes;  ///< managed bytes at each position of the lists
   Bytes total = 0;

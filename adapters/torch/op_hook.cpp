@@ -24,8 +24,7 @@ std::vector<c10::DispatchKey> backend_keys(c10::DeviceType type) {
   if (type == c10::DeviceType::CUDA) {
     return {K::CUDA, K::SparseCUDA, K::SparseCsrCUDA, K::QuantizedCUDA, K::NestedTensorCUDA};
   }
-  return {K::CPU, K::SparseCPU, K::SparseCsrCPU, K::QuantizedCPU, K::NestedTensorCPU,
-          K::MkldnnCPU};
+  return {K::CPU, K::SparseCPU, K::SparseCsrCPU, K::QuantizedCPU, K::NestedTensorCPU, K::MkldnnCPU};
 }
 
 /// Bumped at every registration of a new operator, so that running hooks look again.

@@ -20,7 +20,7 @@ class OpHook {
   /// Number of (operator, backend key) pairs wrapped.
   [[nodiscard]] std::size_t wrapped() const;
 
- struct State;
+  struct State;
 
  private:
   std::unique_ptr<State> state_;

@@ -1,7 +1,7 @@
 #include "adapters/torch/op_info.h"
 
-#include <ATen/core/jit_type.h>
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
 
 #include <algorithm>
 #include <string_view>

@@ -27,7 +27,7 @@ struct OpInfo {
   std::vector<Argument> arguments;  ///< those that can hold tensors or storages
   std::uint32_t argument_count = 0;
   OpKind kind = OpKind::kPlain;
-  bool may_rerun = false;    ///< running it again after a failure gives the same result
+  bool may_rerun = false;  ///< running it again after a failure gives the same result
   bool takes_stream = false;
 };
 

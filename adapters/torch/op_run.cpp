@@ -91,9 +91,8 @@ bool says_out_of_memory(const c10::Error& error) {
          what.find("ALLOC_FAILED") != std::string::npos;
 }
 
-void call_with_retry(ThreadState& state, const OpInfo& info,
-                     const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
-                     c10::DispatchKeySet keys, c10::Stack& stack) {
+void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   const c10::Stack arguments(stack.end() - info.argument_count, stack.end());
   const std::size_t base = stack.size() - info.argument_count;
   try {

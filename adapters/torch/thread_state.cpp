@@ -58,9 +58,8 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
     return sum;
   };
   // Measured before pin() lets the lock go: afterwards a block may be gone.
-  const bool all_here = std::ranges::all_of(uses, [](const Use& use) {
-    return use.block->state != BlockState::kAbsent;
-  });
+  const bool all_here = std::ranges::all_of(
+      uses, [](const Use& use) { return use.block->state != BlockState::kAbsent; });
   const Bytes bytes = all_here ? 0 : sum_of_uses();
   try {
     manager.engine().pin(lock, uses);
@@ -188,8 +187,8 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
             format_bytes(held + requested) + " (" + std::to_string(held + requested) +
             " bytes) on the device at once";
     if (held > 0) {
-      text += ": " + format_bytes(held) + " that it holds already and " +
-              format_bytes(requested) + " more";
+      text += ": " + format_bytes(held) + " that it holds already and " + format_bytes(requested) +
+              " more";
     }
     text += ". ";
   } else {
@@ -202,7 +201,8 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
   text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   // With cudnn.benchmark the choice of an algorithm is PyTorch's to make anew in every process.
-  if (state.depth > 0 && !at::globalContext().benchmarkCuDNN()) throw Shortage(here, std::move(text));
+  if (state.depth > 0 && !at::globalContext().benchmarkCuDNN())
+    throw Shortage(here, std::move(text));
   throw c10::OutOfMemoryError(here, std::move(text));
 }
 

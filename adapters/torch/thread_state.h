@@ -57,10 +57,10 @@ class Pins {
 
 /// What LMS knows of the calling thread.
 struct ThreadState {
-  int depth = 0;                       ///< hooked operators on the stack
-  const OpInfo* outermost = nullptr;   ///< the first of them
-  Pins operator_pins;                  ///< held until the outermost operator ends
-  std::vector<Pins> access_scopes;     ///< innermost last
+  int depth = 0;                      ///< hooked operators on the stack
+  const OpInfo* outermost = nullptr;  ///< the first of them
+  Pins operator_pins;                 ///< held until the outermost operator ends
+  std::vector<Pins> access_scopes;    ///< innermost last
 };
 
 ThreadState& thread_state() noexcept;
@@ -70,10 +70,10 @@ ThreadState& thread_state() noexcept;
 void collect_storages(const c10::IValue& value, bool writes, bool inside,
                       std::vector<StorageUse>& found);
 
-/// Out of memory within an operator, on its way to run_operator(), which gives it PyTorch's type. Not
-/// a c10::OutOfMemoryError until then: kernels that try one algorithm after another (cuDNN's) would
-/// catch that, go on with one that needs less workspace, and remember it, and the result would have
-/// other bits than with enough memory.
+/// Out of memory within an operator, on its way to run_operator(), which gives it PyTorch's type.
+/// Not a c10::OutOfMemoryError until then: kernels that try one algorithm after another (cuDNN's)
+/// would catch that, go on with one that needs less workspace, and remember it, and the result
+/// would have other bits than with enough memory.
 class Shortage final : public c10::Error {
  public:
   using c10::Error::Error;

@@ -14,22 +14,22 @@
 
 /// Virtual functions that c10::cuda's allocator has gained since 2.11.
 #if LMS_TORCH_AT_LEAST(2, 15)
-#define LMS_FORWARD_NEWER_ALLOCATOR_FUNCTIONS                                                  \
-  void markCaptureBegin(Index device) override { native_->markCaptureBegin(device); }          \
-  void markCaptureEnd(Index device) override { native_->markCaptureEnd(device); }              \
-  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* p) override {         \
-    return native_->getContextForPointer(p);                                                   \
-  }                                                                                            \
-  bool supportsUserMetadata() override { return native_->supportsUserMetadata(); }             \
-  void annotateMemory(const void* p, const std::string& text) override {                       \
-    native_->annotateMemory(p, text);                                                          \
-  }                                                                                            \
-  void attachOomRejectionObserver(                                                             \
-      c10::cuda::CUDACachingAllocator::OomRejectionObserver observer) override {               \
-    native_->attachOomRejectionObserver(std::move(observer));                                  \
-  }                                                                                            \
-  c10::DataPtr allocateWithAddress(size_t n, void* p) override {                               \
-    return native_->allocateWithAddress(n, p);                                                 \
+#define LMS_FORWARD_NEWER_ALLOCATOR_FUNCTIONS                                                     \
+  void markCaptureBegin(Index device) override { native_->markCaptureBegin(device); }             \
+  void markCaptureEnd(Index device) override { native_->markCaptureEnd(device); }                 \
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* p) override {            \
+    return native_->getContextForPointer(p);                                                      \
+  }                                                                                               \
+  bool supportsUserMetadata() override { return native_->supportsUserMetadata(); }                \
+  void annotateMemory(const void* p, const std::string& text) override {                          \
+    native_->annotateMemory(p, text);                                                             \
+  }                                                                                               \
+  void attachOomRejectionObserver(c10::cuda::CUDACachingAllocator::OomRejectionObserver observer) \
+      override {                                                                                  \
+    native_->attachOomRejectionObserver(std::move(observer));                                     \
+  }                                                                                               \
+  c10::DataPtr allocateWithAddress(size_t n, void* p) override {                                  \
+    return native_->allocateWithAddress(n, p);                                                    \
   }
 #else
 #define LMS_FORWARD_NEWER_ALLOCATOR_FUNCTIONS

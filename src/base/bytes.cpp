@@ -17,8 +17,8 @@ std::string format_bytes(Bytes bytes) {
   }
   const double magnitude = value < 0 ? -value : value;
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %s",
-                magnitude < 10 ? 2 : (magnitude < 100 ? 1 : 0), value, kUnits.at(unit));
+  std::snprintf(text.data(), text.size(), "%.*f %s", magnitude < 10 ? 2 : (magnitude < 100 ? 1 : 0),
+                value, kUnits.at(unit));
   return text.data();
 }
 

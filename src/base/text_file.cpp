@@ -10,7 +10,7 @@ namespace lms {
 // locales and ours would be mixed.
 std::optional<std::string> read_text_file(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"),
-                                                            &std::fclose);
+                                                             &std::fclose);
   if (!file) return std::nullopt;
   std::string text;
   std::array<char, 4096> piece;

@@ -42,15 +42,15 @@ class Block {
   virtual void forgotten() noexcept {}
 
   Bytes size;
-  std::uint64_t id = 0;           ///< in order of creation, from 1; unique within an engine
+  std::uint64_t id = 0;  ///< in order of creation, from 1; unique within an engine
   BlockState state = BlockState::kFresh;
-  std::int32_t pins = 0;          ///< > 0: some operator or raw user needs the bytes on the device
-  bool copy_valid = false;        ///< clean: a lower tier holds these very bytes
-  bool has_copy = false;          ///< a lower tier holds a copy, valid or not
-  bool kept = false;              ///< stays resident until its storage dies
-  bool died = false;              ///< storage is gone; erased as soon as nobody uses the block
+  std::int32_t pins = 0;    ///< > 0: some operator or raw user needs the bytes on the device
+  bool copy_valid = false;  ///< clean: a lower tier holds these very bytes
+  bool has_copy = false;    ///< a lower tier holds a copy, valid or not
+  bool kept = false;        ///< stays resident until its storage dies
+  bool died = false;        ///< storage is gone; erased as soon as nobody uses the block
 
-  Engine* engine = nullptr;       ///< the engine that owns the block
+  Engine* engine = nullptr;  ///< the engine that owns the block
 
   // Links of the policy's list. Owned by the policy.
   Block* newer = nullptr;

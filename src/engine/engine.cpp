@@ -66,8 +66,8 @@ void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
       policy_->withdraw(block);
       stats_.pinned.add(block.size);
     }
-    all_here = all_here &&
-               (block.state == BlockState::kResident || block.state == BlockState::kFresh);
+    all_here =
+        all_here && (block.state == BlockState::kResident || block.state == BlockState::kFresh);
   }
   if (!all_here) {
     try {
@@ -353,8 +353,7 @@ Bytes Engine::drop_copies(EngineLock& lock, Bytes bytes) {
 void Engine::collect_dead(EngineLock& lock) {
   std::vector<Block*> dead;
   for (const auto& [block, owned] : blocks_) {
-    const bool still =
-        block->state == BlockState::kResident || block->state == BlockState::kFresh;
+    const bool still = block->state == BlockState::kResident || block->state == BlockState::kFresh;
     if (still && block->pins == 0 && !block->alive()) dead.push_back(block);
   }
   for (Block* block : dead) erase(lock, *block);

@@ -50,8 +50,8 @@ struct Use {
 class Engine {
  public:
   struct Options {
-    Bytes limit = 0;        ///< budget of device bytes
-    bool verify = false;    ///< check every clean eviction against the copy
+    Bytes limit = 0;      ///< budget of device bytes
+    bool verify = false;  ///< check every clean eviction against the copy
   };
 
   /// `meter` null: the engine counts its own blocks against the limit. Both must outlive it.
@@ -89,7 +89,8 @@ class Engine {
   /// make_room, and counts the bytes as used in the same moment (engines without a meter).
   bool reserve(EngineLock& lock, Bytes bytes);
   void unreserve(EngineLock& lock, Bytes bytes);
-  /// Evicts blocks until at least `bytes` have left, or none may. Returns what left. Lets the lock go.
+  /// Evicts blocks until at least `bytes` have left, or none may. Returns what left. Lets the lock
+  /// go.
   Bytes reclaim(EngineLock& lock, Bytes bytes);
   /// Evicts one block of a size in [least, most], if there is one. Lets the lock go.
   Bytes reclaim_one(EngineLock& lock, Bytes least, Bytes most);
@@ -104,16 +105,34 @@ class Engine {
   void collect_dead(EngineLock& lock);
 
   /// While paused nothing is evicted (a graph capture is recording addresses). Counts.
-  void pause(EngineLock& lock) { ++paused_; (void)lock; }
-  void resume(EngineLock& lock) { --paused_; (void)lock; }
-  [[nodiscard]] bool paused(EngineLock& lock) const { (void)lock; return paused_ > 0; }
+  void pause(EngineLock& lock) {
+    ++paused_;
+    (void)lock;
+  }
+  void resume(EngineLock& lock) {
+    --paused_;
+    (void)lock;
+  }
+  [[nodiscard]] bool paused(EngineLock& lock) const {
+    (void)lock;
+    return paused_ > 0;
+  }
 
   // Settings and facts -------------------------------------------------------------------------
 
   void set_policy(EngineLock& lock, std::unique_ptr<Policy> policy);
-  void set_options(EngineLock& lock, Options options) { options_ = options; (void)lock; }
-  [[nodiscard]] Options options(EngineLock& lock) const { (void)lock; return options_; }
-  [[nodiscard]] EngineStats stats(EngineLock& lock) const { (void)lock; return stats_; }
+  void set_options(EngineLock& lock, Options options) {
+    options_ = options;
+    (void)lock;
+  }
+  [[nodiscard]] Options options(EngineLock& lock) const {
+    (void)lock;
+    return options_;
+  }
+  [[nodiscard]] EngineStats stats(EngineLock& lock) const {
+    (void)lock;
+    return stats_;
+  }
   void reset_peak(EngineLock& lock);
   /// Bytes on the device that cannot leave now: pinned, kept, or not yet used.
   [[nodiscard]] Bytes immovable(EngineLock& lock) const;

@@ -8,11 +8,11 @@ namespace lms {
 
 /// What an engine has done. Bytes unless said otherwise.
 struct EngineStats {
-  Counter device;   ///< managed bytes on the device
-  Counter below;    ///< managed bytes absent from the device
-  Counter blocks;   ///< number of blocks known
-  Counter pinned;   ///< bytes of blocks with at least one pin
-  Counter kept;     ///< bytes of blocks that stay until their storage dies
+  Counter device;  ///< managed bytes on the device
+  Counter below;   ///< managed bytes absent from the device
+  Counter blocks;  ///< number of blocks known
+  Counter pinned;  ///< bytes of blocks with at least one pin
+  Counter kept;    ///< bytes of blocks that stay until their storage dies
   std::int64_t evictions = 0;
   std::int64_t clean_evictions = 0;
   std::int64_t page_ins = 0;

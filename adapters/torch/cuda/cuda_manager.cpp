@@ -72,9 +72,9 @@ void CudaManager::start(const Settings& settings) {
     native_deleter_ = native->raw_deleter();
     if (!out_) out_.emplace(device_.index());
     if (!in_) in_.emplace(device_.index());
-    arena_.emplace(HostArena::Options{.limit = host_limit,
-                                      .numa_node = cuda::numa_node(device_.index())},
-                   std::make_shared<cuda::Pinning>());
+    arena_.emplace(
+        HostArena::Options{.limit = host_limit, .numa_node = cuda::numa_node(device_.index())},
+        std::make_shared<cuda::Pinning>());
     std::lock_guard facts(facts_mutex_);
     segments_.clear();
     owners_.clear();
@@ -169,8 +169,7 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
   const auto bytes = static_cast<Bytes>(storage.nbytes());
   if (const auto found = blocks_.find(&storage); found != blocks_.end()) {
     CudaBlock& block = *found->second;
-    const bool moving =
-        block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
+    const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     const c10::DeleterFnPtr mine =
         block.state == BlockState::kAbsent ? &delete_absent : native_deleter_;
@@ -345,8 +344,8 @@ Result CudaManager::with_room(std::size_t size, const std::function<Result()>& a
   throw_out_of_memory(*this, bytes, "");
 }
 
-template c10::DataPtr CudaManager::with_room<c10::DataPtr>(
-    std::size_t, const std::function<c10::DataPtr()>&);
+template c10::DataPtr CudaManager::with_room<c10::DataPtr>(std::size_t,
+                                                           const std::function<c10::DataPtr()>&);
 template void* CudaManager::with_room<void*>(std::size_t, const std::function<void*()>&);
 
 void CudaManager::reclaim_everything() {

@@ -89,13 +89,13 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   /// The limit was given, not found: then it is kept even where the device has more.
   std::atomic<bool> strict_{true};
 
-  std::mutex facts_mutex_;  ///< guards the three below; innermost
+  std::mutex facts_mutex_;                                ///< guards the three below; innermost
   std::unordered_map<const void*, cudaStream_t> owners_;  ///< allocations off the default stream
   struct Segment {
     std::uintptr_t begin, end;
     cudaStream_t stream;
   };
-  std::vector<Segment> segments_;            ///< off the default stream, from before start()
+  std::vector<Segment> segments_;             ///< off the default stream, from before start()
   std::unordered_set<const void*> excluded_;  ///< memory of private pools
 
   std::atomic<std::int64_t> host_allocated_{0};  ///< bytes of all slots ever taken

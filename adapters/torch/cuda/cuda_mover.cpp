@@ -79,8 +79,8 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool keep_copy) {
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  c10::DataPtr fresh = c10::cuda::CUDACachingAllocator::get()->allocate(
-      static_cast<std::size_t>(block.size));
+  c10::DataPtr fresh =
+      c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(block.size));
   in_->wait_for(Event::record(index, current));
   in_->wait_for(block.copied_out);
   block.copied_in = in_->copy(fresh.get(), block.slot.data(), block.size);

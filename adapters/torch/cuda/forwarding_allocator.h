@@ -95,10 +95,9 @@ class ForwardingAllocator : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     return native_->getIpcDevPtr(std::move(handle));
   }
   bool isHistoryEnabled() override { return native_->isHistoryEnabled(); }
-  void recordHistory(bool enabled,
-                     c10::cuda::CUDACachingAllocator::CreateContextFn recorder, size_t entries,
-                     c10::cuda::CUDACachingAllocator::RecordContext when, bool clear,
-                     const std::vector<std::string>& skip) override {
+  void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
+                     size_t entries, c10::cuda::CUDACachingAllocator::RecordContext when,
+                     bool clear, const std::vector<std::string>& skip) override {
     native_->recordHistory(enabled, recorder, entries, when, clear, skip);
   }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& md) override {
