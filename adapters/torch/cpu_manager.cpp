@@ -245,6 +245,7 @@ class CpuManager final : public DeviceManager {
 
   void before_fork() {
     fork_lock_.reset(new EngineLock(engine_.lock()));
+    engine_.settle(*fork_lock_);
     if (mover_.store) mover_.store->on_fork_prepare();
   }
   void after_fork() {

@@ -104,6 +104,9 @@ class Engine {
   /// Erases the blocks whose storages have died unnoticed. Cost: linear in the number of blocks.
   void collect_dead(EngineLock& lock);
 
+  /// Waits until no thread moves a block; none begins to while the lock is held. For forks.
+  void settle(EngineLock& lock);
+
   /// While paused nothing is evicted (a graph capture is recording addresses). Counts.
   void pause(EngineLock& lock) {
     ++paused_;

@@ -51,8 +51,8 @@ def environment(**values: str) -> Iterator[None]:
 def held(device: str) -> int:
     """Bytes that this process has taken from a GPU and cannot give back now.
 
-    Earlier tests leave some behind (cuBLAS workspaces, graph pools): a test's limit is on top. 24 MiB
-    are the granularity of PyTorch's allocator, in segments of 2 and of 20 MiB.
+    Earlier tests leave some behind (cuBLAS workspaces, graph pools): a test's limit is on top. The
+    24 MiB are the granularity of PyTorch's allocator, in segments of 2 and of 20 MiB.
     """
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
