@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import _access, _library, _settings
+from . import _access, _dispatch, _library, _settings
 from ._settings import Settings
 from ._summary import format_summary
 from ._version import __version__
@@ -116,6 +116,7 @@ def _enable(settings: Settings) -> None:
             if fresh and not ops.devices():
                 _access.remove()
             raise
+        _dispatch.forget_resolved_kernels()
         _in_force[settings.device] = settings
         _start_log(settings.log)
         _log.info(
@@ -157,6 +158,7 @@ def disable(device: Device = None) -> None:
             left = set(ops.devices())
             for name in set(_in_force) - left:
                 del _in_force[name]
+            _dispatch.forget_resolved_kernels()
             if not left:
                 _access.remove()
 
