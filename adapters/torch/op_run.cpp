@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <cstring>
 #include <optional>
 
 #include "adapters/torch/list_splitter.h"
