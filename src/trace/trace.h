@@ -15,11 +15,30 @@ namespace lms {
 using TraceBlockId = std::uint32_t;
 
 /// Raised by every change of what the values of a Trace mean.
-inline constexpr int kTraceVersion = 1;
+inline constexpr int kTraceVersion = 2;
+
+/// "No block": see TraceBlock::carried_from.
+inline constexpr std::int64_t kNoBlock = -1;
 
 struct TraceBlock {
   Bytes bytes = 0;
   bool born_in_step = false;  ///< false: was there when the step began (weights, optimizer state)
+  /// False: it stays on the device all its life, because nothing is known that could move it (no
+  /// operator was seen to use it).
+  bool movable = true;
+  /// Of a block that was there when the step began: the block born in every step that is this one
+  /// in the step after it (a gradient kept, a batch fetched ahead). kNoBlock: the same block serves
+  /// every step.
+  std::int64_t carried_from = kNoBlock;
+};
+
+/// Memory that an operator takes and gives back while it runs. `begin` is its number among the
+/// operator's allocations (results and temporaries, from 0), `end` how many of them had been made
+/// when it was given back: two temporaries coexist if these intervals overlap.
+struct TraceTemporary {
+  Bytes bytes = 0;
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
 };
 
 /// One outermost operator. Every list names a block at most once; a block may be in both `reads`
@@ -28,14 +47,19 @@ struct TraceOperator {
   std::string name;
   std::vector<TraceBlockId> reads;   ///< alive before the operator, contents needed
   std::vector<TraceBlockId> writes;  ///< alive before the operator, contents changed
-  std::vector<TraceBlockId> allocs;  ///< born in the operator and alive after it: its results
-  std::vector<TraceBlockId> frees;   ///< die after the operator, before the next one
-  double ms = 0;                     ///< computation, without waiting for any copy
-  Bytes workspace = 0;               ///< most bytes in use beside all blocks while it runs
+  /// Born in the operator (or between it and the one before) and alive after it, in the order of
+  /// their allocation. Their numbers among its allocations are those that no temporary has.
+  std::vector<TraceBlockId> allocs;
+  std::vector<TraceBlockId> frees;  ///< die after the operator, before the next one
+  double ms = 0;                    ///< computation, without waiting for any copy
+  /// Most bytes in use beside all blocks while it runs; no less than its temporaries' peak.
+  Bytes workspace = 0;
+  std::vector<TraceTemporary> temporaries;  ///< ascending by `begin`; empty if not recorded
+  /// Running it again on the same bytes gives the same bits and has no other effect.
+  bool repeatable = false;
 };
 
 /// What a step did: a plain value. Positions in `operators` are the clock of plans.
-/// Version 1 records no recipes: nothing in it says how a block could be computed again.
 struct Trace {
   int version = kTraceVersion;
   std::vector<TraceBlock> blocks;
