@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "cuda/device.h"
+#include "cuda/virtual_memory.h"
 
 namespace lms::cuda {
 
@@ -12,5 +13,14 @@ int numa_node(int /*device*/) { return -1; }
 LinkRates measure_link(int /*device*/, Bytes /*bytes*/) {
   throw Error("this build of LMS has no CUDA, so there is no link to measure");
 }
+
+VirtualMemory::VirtualMemory(int /*device*/, Bytes /*reserve*/) {
+  throw Error("this build of LMS has no CUDA, so there is no device memory to map");
+}
+VirtualMemory::~VirtualMemory() = default;
+void VirtualMemory::unmap_to(std::size_t /*chunks*/) noexcept {}
+void VirtualMemory::grow_to(Bytes /*bytes*/) {}
+void VirtualMemory::shrink_to(Bytes /*bytes*/) {}
+void VirtualMemory::allow(int /*peer*/) {}
 
 }  // namespace lms::cuda

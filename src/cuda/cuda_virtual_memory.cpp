@@ -1,0 +1,232 @@
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/error.h"
+#include "cuda/event.h"
+#include "cuda/virtual_memory.h"
+
+namespace lms::cuda {
+namespace {
+
+constexpr std::size_t kChunk = static_cast<std::size_t>(VirtualMemory::granularity());
+
+/// The driver's calls, through the runtime: libcuda is not linked, so that LMS loads where there is
+/// no driver.
+struct Driver {
+  PFN_cuDeviceGet_v2000 device_get = nullptr;
+  PFN_cuDeviceGetAttribute_v2000 device_get_attribute = nullptr;
+  PFN_cuGetErrorString_v6000 get_error_string = nullptr;
+  PFN_cuMemAddressReserve_v10020 address_reserve = nullptr;
+  PFN_cuMemAddressFree_v10020 address_free = nullptr;
+  PFN_cuMemCreate_v10020 create = nullptr;
+  PFN_cuMemRelease_v10020 release = nullptr;
+  PFN_cuMemMap_v10020 map = nullptr;
+  PFN_cuMemUnmap_v10020 unmap = nullptr;
+  PFN_cuMemSetAccess_v10020 set_access = nullptr;
+  PFN_cuMemGetAllocationGranularity_v10020 get_granularity = nullptr;
+
+  Driver() {
+    find(device_get, "cuDeviceGet", 2000);
+    find(device_get_attribute, "cuDeviceGetAttribute", 2000);
+    find(get_error_string, "cuGetErrorString", 6000);
+    find(address_reserve, "cuMemAddressReserve", 10020);
+    find(address_free, "cuMemAddressFree", 10020);
+    find(create, "cuMemCreate", 10020);
+    find(release, "cuMemRelease", 10020);
+    find(map, "cuMemMap", 10020);
+    find(unmap, "cuMemUnmap", 10020);
+    find(set_access, "cuMemSetAccess", 10020);
+    find(get_granularity, "cuMemGetAllocationGranularity", 10020);
+  }
+
+ private:
+  template <class Function>
+  static void find(Function& function, const char* name, [[maybe_unused]] unsigned version) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    check(cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found),
+          name);
+#else
+    check(cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found), name);
+#endif
+    if (found != cudaDriverEntryPointSuccess || address == nullptr) {
+      throw Error(std::string("CUDA: this driver has no ") + name);
+    }
+    function = reinterpret_cast<Function>(address);
+  }
+};
+
+const Driver& driver() {
+  static const Driver driver;
+  return driver;
+}
+
+void check_driver(CUresult code, const char* call) {
+  if (code == CUDA_SUCCESS) return;
+  const char* reason = nullptr;
+  (void)driver().get_error_string(code, &reason);
+  const std::string text =
+      std::string("CUDA: ") + call + ": " + (reason != nullptr ? reason : "unknown error");
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) throw OutOfMemory(text);
+  throw Error(text);
+}
+
+/// Makes a device current, and the one before it again at the end; `ok` says whether it is.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    code_ = cudaGetDevice(&before_);
+    restore_ = code_ == cudaSuccess;
+    if (restore_) code_ = cudaSetDevice(device);
+  }
+  ~DeviceScope() {
+    if (restore_) (void)cudaSetDevice(before_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  void expect() const { check(code_, "cudaSetDevice"); }
+
+ private:
+  cudaError_t code_ = cudaSuccess;
+  int before_ = 0;
+  bool restore_ = false;
+};
+
+CUdeviceptr address_of(const std::byte* base, std::size_t chunk) {
+  return reinterpret_cast<CUdeviceptr>(base) + chunk * kChunk;
+}
+
+CUmemAllocationProp properties(int device, bool reachable_by_network) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  prop.location.id = device;
+  prop.allocFlags.gpuDirectRDMACapable = reachable_by_network ? 1 : 0;
+  return prop;
+}
+
+void set_access(CUdeviceptr address, std::size_t bytes, const std::vector<int>& devices) {
+  std::vector<CUmemAccessDesc> access(devices.size());
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    access[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access[i].location.id = devices[i];
+    access[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  check_driver(driver().set_access(address, bytes, access.data(), access.size()), "cuMemSetAccess");
+}
+
+}  // namespace
+
+VirtualMemory::VirtualMemory(int device, Bytes reserve)
+    : device_(device), reserved_(round_up(reserve, granularity())), users_{device} {
+  if (reserve <= 0) throw Error("VirtualMemory: no bytes to reserve");
+  const DeviceScope scope(device);
+  scope.expect();
+  check(cudaFree(nullptr), "cudaFree");  // makes the device's context, if nothing has yet
+  CUdevice handle = 0;
+  check_driver(driver().device_get(&handle, device), "cuDeviceGet");
+  const auto has = [handle](CUdevice_attribute attribute) {
+    int value = 0;
+    return driver().device_get_attribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
+  };
+  if (!has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+    throw Error("CUDA: device " + std::to_string(device) + " cannot map memory to addresses");
+  }
+  reachable_by_network_ = has(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  const CUmemAllocationProp prop = properties(device, reachable_by_network_);
+  std::size_t unit = 0;
+  check_driver(driver().get_granularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+               "cuMemGetAllocationGranularity");
+  if (unit == 0 || kChunk % unit != 0) {
+    throw Error("CUDA: memory is mapped in units of " + std::to_string(unit) + " bytes");
+  }
+  CUdeviceptr address = 0;
+  check_driver(driver().address_reserve(&address, static_cast<std::size_t>(reserved_), 0, 0, 0),
+               "cuMemAddressReserve");
+  base_ = std::bit_cast<std::byte*>(address);
+}
+
+VirtualMemory::~VirtualMemory() {
+  const DeviceScope scope(device_);
+  (void)cudaDeviceSynchronize();
+  unmap_to(0);
+  (void)driver().address_free(address_of(base_, 0), static_cast<std::size_t>(reserved_));
+  (void)cudaGetLastError();
+}
+
+void VirtualMemory::unmap_to(std::size_t chunks) noexcept {
+  while (chunks_.size() > chunks) {
+    (void)driver().unmap(address_of(base_, chunks_.size() - 1), kChunk);
+    (void)driver().release(chunks_.back());
+    chunks_.pop_back();
+  }
+}
+
+void VirtualMemory::grow_to(Bytes bytes) {
+  if (bytes <= mapped()) return;
+  if (bytes > reserved_) {
+    throw Error("VirtualMemory: " + format_bytes(bytes) + " asked for, addresses reserved for " +
+                format_bytes(reserved_));
+  }
+  const DeviceScope scope(device_);
+  scope.expect();
+  const std::size_t before = chunks_.size();
+  const auto wanted = static_cast<std::size_t>(round_up(bytes, granularity())) / kChunk;
+  chunks_.reserve(wanted);
+  try {
+    while (chunks_.size() < wanted) {
+      CUmemAllocationProp prop = properties(device_, reachable_by_network_);
+      CUmemGenericAllocationHandle handle = 0;
+      CUresult code = driver().create(&handle, kChunk, &prop, 0);
+      if (reachable_by_network_ && code != CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY) {
+        // Some systems say that they can, and then refuse.
+        prop = properties(device_, false);
+        code = driver().create(&handle, kChunk, &prop, 0);
+        if (code == CUDA_SUCCESS) reachable_by_network_ = false;
+      }
+      check_driver(code, "cuMemCreate");
+      code = driver().map(address_of(base_, chunks_.size()), kChunk, 0, handle, 0);
+      if (code != CUDA_SUCCESS) (void)driver().release(handle);
+      check_driver(code, "cuMemMap");
+      chunks_.push_back(handle);
+    }
+    set_access(address_of(base_, before), (wanted - before) * kChunk, users_);
+  } catch (...) {
+    unmap_to(before);
+    throw;
+  }
+}
+
+void VirtualMemory::shrink_to(Bytes bytes) {
+  const auto wanted =
+      static_cast<std::size_t>(round_up(std::max<Bytes>(bytes, 0), granularity())) / kChunk;
+  if (wanted >= chunks_.size()) return;
+  const DeviceScope scope(device_);
+  scope.expect();
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  unmap_to(wanted);
+}
+
+void VirtualMemory::allow(int peer) {
+  if (std::ranges::find(users_, peer) != users_.end()) return;
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, peer, device_), "cudaDeviceCanAccessPeer");
+  if (can == 0) {
+    throw Error("CUDA: device " + std::to_string(peer) + " cannot reach the memory of device " +
+                std::to_string(device_));
+  }
+  const DeviceScope scope(device_);
+  scope.expect();
+  users_.reserve(users_.size() + 1);
+  if (!chunks_.empty()) set_access(address_of(base_, 0), chunks_.size() * kChunk, {peer});
+  users_.push_back(peer);
+}
+
+}  // namespace lms::cuda
