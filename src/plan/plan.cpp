@@ -5,11 +5,15 @@
 namespace lms {
 namespace {
 
-enum class Place : std::uint8_t { kNowhere, kDevice, kLeaving, kBelow };
+enum class Place : std::uint8_t { kNowhere, kDevice, kLeaving, kBelow, kDropped };
 
 struct Residency {
   Place place = Place::kNowhere;  ///< kNowhere: not born yet, or dead
   bool kept = false;
+  /// The operators so far that made or wrote it.
+  std::vector<std::size_t> recipe = {};
+
+  [[nodiscard]] bool here() const { return place == Place::kDevice || place == Place::kLeaving; }
 };
 
 class Verifier {
@@ -54,7 +58,7 @@ class Verifier {
          std::to_string(budget_));
   }
   void leave(TraceBlockId id, Place to) {
-    if (blocks_[id].place != Place::kBelow) device_ -= trace_.blocks[id].bytes;
+    if (blocks_[id].here()) device_ -= trace_.blocks[id].bytes;
     blocks_[id].place = to;
   }
   void arrive(TraceBlockId id) {
@@ -67,13 +71,14 @@ class Verifier {
       if (!trace_.blocks[id].born_in_step) arrive(id);
     }
     for (const TraceBlockId id : plan_.absent_at_start) {
-      if (id >= blocks_.size() || blocks_[id].place != Place::kDevice) {
+      if (id >= blocks_.size() || blocks_[id].place != Place::kDevice ||
+          !trace_.blocks[id].movable) {
         note("block " + std::to_string(id) + " cannot be absent when the step begins");
         continue;
       }
       leave(id, Place::kBelow);
     }
-    at_start_ = blocks_;
+    for (const Residency& block : blocks_) at_start_.push_back(block.place);
     check_budget("before");
   }
 
@@ -94,6 +99,8 @@ class Verifier {
           complain(id, "starts out, but is not on the device");
         } else if (block.kept) {
           complain(id, "starts out, but is kept");
+        } else if (!trace_.blocks[id].movable) {
+          complain(id, "starts out, but is not movable");
         } else {
           block.place = Place::kLeaving;
         }
@@ -114,22 +121,84 @@ class Verifier {
         }
         return;
       case Action::kDrop:
+        drop(id);
+        return;
       case Action::kRematerialise:
-        complain(id, "has no recipe");
+        rematerialise(id);
         return;
     }
     complain(id, "has a directive that is not understood");
   }
 
+  void drop(TraceBlockId id) {
+    const Residency& block = blocks_[id];
+    if (block.place != Place::kDevice) {
+      complain(id, block.place == Place::kLeaving ? "is dropped while it is copied out"
+                                                  : "is dropped, but is not on the device");
+    } else if (block.kept) {
+      complain(id, "is dropped, but is kept");
+    } else if (!trace_.blocks[id].movable) {
+      complain(id, "is dropped, but is not movable");
+    } else if (!trace_.blocks[id].born_in_step) {
+      complain(id, "is dropped, but has no recipe");
+    } else {
+      leave(id, Place::kDropped);
+    }
+  }
+
+  void rematerialise(TraceBlockId id) {
+    if (blocks_[id].place != Place::kDropped) {
+      complain(id, "is rematerialised, but was not dropped");
+      return;
+    }
+    const std::size_t wrong = notes_.size();
+    for (const std::size_t step : blocks_[id].recipe) repeat(id, step);
+    if (notes_.size() > wrong) return;
+    arrive(id);
+    for (const std::size_t step : blocks_[id].recipe) {
+      const TraceOperator& op = trace_.operators[step];
+      Bytes beside = op.workspace;
+      for (const TraceBlockId other : op.allocs) {
+        if (other != id) beside += trace_.blocks[other].bytes;
+      }
+      check_budget("before", beside);
+    }
+  }
+
+  /// Would running operator `step` again give its part of block `id`?
+  void repeat(TraceBlockId id, std::size_t step) {
+    const TraceOperator& op = trace_.operators[step];
+    const std::string recipe =
+        "cannot be rematerialised: operator " + std::to_string(step) + " (" + op.name + ") ";
+    if (!op.repeatable) complain(id, recipe + "is not repeatable");
+    for (const TraceBlockId read : op.reads) {
+      if (read == id) continue;
+      const Residency& block = blocks_[read];
+      if (!block.here()) {
+        complain(id, recipe + "reads block " + std::to_string(read) + ", which is absent");
+      } else if (!block.recipe.empty() && block.recipe.back() >= step) {
+        complain(id, recipe + "reads block " + std::to_string(read) + ", which has changed since");
+      }
+    }
+    for (const TraceBlockId written : op.writes) {
+      if (written == id) continue;
+      complain(id, recipe + "would write block " + std::to_string(written) + " again");
+    }
+  }
+
   void operate(const TraceOperator& op) {
     for (const TraceBlockId id : op.reads) {
-      if (blocks_[id].place == Place::kBelow) complain(id, "is read, but absent");
+      if (!blocks_[id].here()) complain(id, "is read, but absent");
     }
     for (const TraceBlockId id : op.writes) {
-      if (blocks_[id].place == Place::kBelow) complain(id, "is written, but absent");
+      if (!blocks_[id].here()) complain(id, "is written, but absent");
       if (blocks_[id].place == Place::kLeaving) complain(id, "is written while it is copied out");
+      blocks_[id].recipe.push_back(now_);
     }
-    for (const TraceBlockId id : op.allocs) arrive(id);
+    for (const TraceBlockId id : op.allocs) {
+      arrive(id);
+      blocks_[id].recipe.push_back(now_);
+    }
     check_budget("during", op.workspace);
     for (const TraceBlockId id : op.frees) {
       if (blocks_[id].place == Place::kLeaving) complain(id, "dies while it is copied out");
@@ -139,14 +208,24 @@ class Verifier {
 
   void finish() {
     for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
-      const Place place = blocks_[id].place;
-      if (place == Place::kNowhere) continue;
-      if (place == Place::kLeaving) complain(id, "is still being copied out");
-      const bool was_here = at_start_[id].place == Place::kDevice;
-      if (!trace_.blocks[id].born_in_step && was_here != (place != Place::kBelow)) {
-        complain(id, was_here ? "was on the device when the step began, and is absent"
-                              : "was absent when the step began, and is on the device");
-      }
+      if (blocks_[id].place == Place::kLeaving) complain(id, "is still being copied out");
+      if (!trace_.blocks[id].born_in_step) finish_lasting(id);
+    }
+  }
+
+  /// The next step's block `id` is there, or absent, as it was when this step began.
+  void finish_lasting(TraceBlockId id) {
+    const std::int64_t carried = trace_.blocks[id].carried_from;
+    const TraceBlockId now = carried == kNoBlock ? id : static_cast<TraceBlockId>(carried);
+    const Residency& block = blocks_[now];
+    const bool was_here = at_start_[id] == Place::kDevice;
+    if (block.place == Place::kNowhere) {
+      if (!was_here) complain(id, "was absent when the step began, and is not alive at its end");
+    } else if (block.place == Place::kDropped) {
+      complain(now, "is dropped, and the next step needs it");
+    } else if (was_here != block.here()) {
+      complain(now, was_here ? "was on the device when the step began, and is absent"
+                             : "was absent when the step began, and is on the device");
     }
   }
 
@@ -154,7 +233,7 @@ class Verifier {
   const Plan& plan_;
   Bytes budget_;
   std::vector<Residency> blocks_;
-  std::vector<Residency> at_start_;
+  std::vector<Place> at_start_;
   std::vector<std::string> notes_;
   std::size_t now_ = 0;
   Bytes device_ = 0;

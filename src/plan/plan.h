@@ -44,10 +44,22 @@ struct Plan {
 /// order of the step. Empty is a proof that, followed exactly, the plan
 /// - lets every operator find all that it reads and writes on the device,
 /// - copies out no block while an operator changes it, and brings back only what was copied whole,
+/// - computes again only what comes out the same (below),
 /// - never has more than `budget` bytes on the device: during an operator, counting its results and
 ///   its workspace, and after every directive between operators,
-/// - leaves the device as the next step expects to find it.
-/// A drop and a rematerialise are always violations: a trace of version 1 records no recipes.
+/// - moves no block that is not movable,
+/// - leaves the device as the next step expects to find it: blocks from before the step are as they
+///   were, or, where they are carried from a block born in the step, that block is.
+///
+/// A block's recipe, at a moment, is the operators so far that made or wrote it, in order; a block
+/// from before the step has none, and may not be dropped. To rematerialise a dropped block is right
+/// if every operator of its recipe
+/// - is repeatable,
+/// - reads, beside the block itself, only blocks that are on the device at that moment and have not
+///   been written since (a reader that wrote them itself counts as a writer),
+/// - writes no other block: that would be written again.
+/// The operator's other results and its workspace count as bytes on the device while it runs again;
+/// they go at once. A rematerialised block has no copy below.
 /// What follows the first violation supposes that the offending directive had not been there.
 std::vector<std::string> verify_plan(const Trace& trace, const Plan& plan, Bytes budget);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "plan/link.h"
@@ -38,7 +39,9 @@ struct PlanTiming {
   Bytes bytes_recomputed = 0;
   Bytes peak = 0;
   std::vector<OperatorTiming> operators;  ///< empty unless asked for
-  std::vector<CopyTiming> copies;         ///< likewise
+  /// Likewise: those that the step started, by lane in the order of their queues. One that lasts
+  /// over the step's end is shown whole.
+  std::vector<CopyTiming> copies;
 };
 
 /// Predicts the step in its steady state (the lanes' backlog of one step is met by the next), under
@@ -52,9 +55,28 @@ struct PlanTiming {
 /// - each lane serves its queue in order, at the rates of `link`;
 /// - kRematerialise runs the operators that made the block's present contents again, on the
 ///   compute stream;
-/// - a copy that runs beside computation slows it by the copy tax.
-/// The plan must satisfy verify_plan. Cost: linear in operators, uses and directives.
+/// - a copy that runs beside computation slows it by the copy tax;
+/// - the latency of a copy passes before its first byte, and leaves the other lane its full rate.
+/// The plan must satisfy verify_plan. Cost: linear in operators, uses and directives, times the
+/// steps until the steady state is met (1 if no copy lasts over the step's end).
 PlanTiming time_plan(const Trace& trace, const Plan& plan, const LinkModel& link,
                      bool with_timeline = false);
+
+/// time_plan() for many plans of one trace: keeps its memory. The trace must outlive it. Not
+/// thread-safe.
+class PlanTimer {
+ public:
+  PlanTimer(const Trace& trace, const LinkModel& link);
+  PlanTimer(PlanTimer&&) noexcept;
+  PlanTimer& operator=(PlanTimer&&) noexcept;
+  ~PlanTimer();
+
+  /// Valid until the next call.
+  const PlanTiming& time(const Plan& plan, bool with_timeline = false);
+
+ private:
+  class Run;
+  std::unique_ptr<Run> run_;
+};
 
 }  // namespace lms
