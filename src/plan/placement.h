@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -8,7 +9,7 @@
 
 namespace lms {
 
-/// "No address": of directives that take no memory, of temporaries that are not recorded.
+/// "No address": of directives that take no memory.
 inline constexpr Bytes kNoAddress = -1;
 
 /// Addresses in one arena, from 0, for everything that a planned step has on the device.
@@ -16,23 +17,39 @@ struct Placement {
   /// Of every allocation of the step: for each operator in order, its results and temporaries in
   /// the order of their allocation (see TraceTemporary).
   std::vector<std::vector<Bytes>> allocations;
-  /// Beside Plan::directives: where a kStartIn or kRematerialise puts the block.
+  /// Beside Plan::directives: where a kStartIn or kRematerialise puts the block; else kNoAddress.
   std::vector<Bytes> arrivals;
-  /// Of every block that is on the device when the step begins.
+  /// Of every block that is on the device when the step begins, by ascending id.
   std::vector<std::pair<TraceBlockId, Bytes>> at_start;
+  /// Blocks of `at_start` that are carried from a block born while they are still there (`y =
+  /// f(x)` in a loop: the old y goes after the new one has come). The two take turns: when a step
+  /// finds the old block not at its address of `at_start`, it is at the one of the last arrival
+  /// (or the allocation) of the new block, which then gets that of `at_start`. Both are free of
+  /// others throughout the step.
+  std::vector<TraceBlockId> taking_turns;
   Bytes bytes = 0;        ///< end of the highest address in use: what the arena must hold
   Bytes lower_bound = 0;  ///< most bytes in use at one moment: no placement can need less
 };
 
 /// Offline dynamic storage allocation: every stay of a block on the device (from allocation or
 /// arrival until it dies or has left) is a rectangle in address and time; a stay that lasts over
-/// the end of the step goes on, at the same address, at the start of the next. Sizes and addresses
-/// are multiples of `alignment`. Tries several orders, best fit, within `seconds`; keeps the best.
-/// The plan must satisfy verify_plan.
+/// the end of the step goes on, at the same address, at the start of the next, under the name of
+/// the block that is carried from it, if there is one.
+///
+/// Time is finer than operators: first the directives before an operator, in their order, each of
+/// which may use what those before it gave back; then the operator's allocations (its results count
+/// from its start, its temporaries while they live); then its frees. An operator with a workspace,
+/// but no recorded temporaries, leaves so many bytes free in one piece while it runs. What a
+/// kRematerialise needs beside the block's own bytes has no place.
+///
+/// Sizes are rounded up to `alignment`, addresses are multiples of it. Searches for `seconds` at
+/// most, less when nothing better is possible. The plan must satisfy verify_plan (under a budget
+/// that does not matter here).
 Placement place(const Trace& trace, const Plan& plan, Bytes alignment = 512, double seconds = 1);
 
 /// Everything that is wrong with a placement (overlaps in address and time, moves between steps, a
-/// missing address), a sentence each. Independent of place().
+/// missing address, a lower bound that is none), a sentence each. Independent of place(): carries
+/// out several steps in a row.
 std::vector<std::string> verify_placement(const Trace& trace, const Plan& plan,
                                           const Placement& placement, Bytes alignment = 512);
 

@@ -1,0 +1,121 @@
+#include "plan/placement_stays.h"
+
+#include <algorithm>
+
+namespace lms {
+
+Stays::Stays(const Trace& trace, const Plan& plan, Bytes alignment)
+    : trace_(trace), alignment_(alignment), blocks_(trace.blocks.size()) {
+  std::vector<bool> absent(trace.blocks.size());
+  for (const TraceBlockId id : plan.absent_at_start) absent[id] = true;
+  at_start_.assign(trace.blocks.size(), kNone);
+  for (TraceBlockId id = 0; id < trace.blocks.size(); ++id) {
+    if (trace.blocks[id].born_in_step || absent[id]) continue;
+    at_start_[id] = take(trace.blocks[id].bytes, 0);
+    blocks_[id].open = blocks_[id].at_start = at_start_[id];
+  }
+  auto directive = plan.directives.begin();
+  for (std::size_t k = 0; k <= trace.operators.size(); ++k) {
+    for (; directive != plan.directives.end() && directive->before == k; ++directive) {
+      obey(*directive);
+    }
+    if (k < trace.operators.size()) operate(trace.operators[k]);
+  }
+  go_round();
+}
+
+Stays::Index Stays::take(Bytes bytes, std::int32_t begin) {
+  rectangles_.push_back({begin, 0, round_up(bytes, alignment_), 0});
+  return rectangles_.size() - 1;
+}
+
+void Stays::give(TraceBlockId block) {
+  Index& open = blocks_[block].open;
+  if (open == kNone) return;
+  rectangles_[open].length = now_ - rectangles_[open].begin;
+  open = kNone;
+}
+
+void Stays::obey(const Directive& directive) {
+  Index arrival = kNone;
+  if (directive.action == Action::kFinishOut || directive.action == Action::kDrop) {
+    give(directive.block);
+  } else if (directive.action == Action::kStartIn || directive.action == Action::kRematerialise) {
+    arrival = take(trace_.blocks[directive.block].bytes, now_);
+    blocks_[directive.block].open = arrival;
+  }
+  arrivals_.push_back(arrival);
+  ++now_;
+}
+
+void Stays::operate(const TraceOperator& op) {
+  const std::size_t count = op.allocs.size() + op.temporaries.size();
+  std::vector<Index> made(count, kNone);
+  for (const TraceTemporary& temporary : op.temporaries) {
+    const auto begin = static_cast<std::int32_t>(temporary.begin);
+    made[temporary.begin] = take(temporary.bytes, now_ + begin);
+    rectangles_.back().length =
+        std::max<std::int32_t>(1, static_cast<std::int32_t>(temporary.end) - begin);
+  }
+  auto next = made.begin();
+  for (const TraceBlockId id : op.allocs) {
+    next = std::find(next, made.end(), kNone);
+    *next = blocks_[id].open = take(trace_.blocks[id].bytes, now_);
+  }
+  const auto moments = static_cast<std::int32_t>(std::max<std::size_t>(1, count));
+  if (op.temporaries.empty() && op.workspace > 0) {
+    take(op.workspace, now_);
+    rectangles_.back().length = moments;
+  }
+  now_ += moments;
+  for (const TraceBlockId id : op.frees) give(id);
+  allocations_.push_back(std::move(made));
+}
+
+/// What is there when the step ends is what the next one finds.
+void Stays::go_round() {
+  std::vector<Index> last(blocks_.size());
+  for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
+    last[id] = blocks_[id].open;
+    give(id);
+  }
+  most_at_once_ = lms::most_at_once(rectangles_, now_);
+  for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
+    const Index first = blocks_[id].at_start;
+    if (first == kNone) continue;
+    const std::int64_t carried = trace_.blocks[id].carried_from;
+    const Index before = last[carried == kNoBlock ? id : static_cast<std::size_t>(carried)];
+    if (before == kNone || before == first) continue;
+    Rectangle& early = rectangles_[first];
+    Rectangle& late = rectangles_[before];
+    if (early.length > late.begin) {
+      taking_turns_.push_back(id);
+      for (Rectangle* each : {&early, &late}) *each = {0, now_, std::max(early.size, late.size), 0};
+      continue;
+    }
+    // One rectangle, from the later stay over the end to the end of the earlier.
+    late.length += early.length;
+    late.size = std::max(late.size, early.size);
+    early.length = 0;
+    at_start_[id] = before;
+  }
+}
+
+Placement Stays::placement() const {
+  const auto address = [this](Index index) {
+    return index == kNone ? kNoAddress : rectangles_[index].address;
+  };
+  Placement result;
+  for (const auto& made : allocations_) {
+    auto& addresses = result.allocations.emplace_back();
+    for (const Index index : made) addresses.push_back(address(index));
+  }
+  for (const Index index : arrivals_) result.arrivals.push_back(address(index));
+  for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
+    if (at_start_[id] != kNone) result.at_start.emplace_back(id, address(at_start_[id]));
+  }
+  result.taking_turns = taking_turns_;
+  return result;
+}
+
+}  // namespace lms

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/placement.h"
+#include "plan/placement_pack.h"
+
+namespace lms {
+
+/// Everything that needs an address in a planned step, as rectangles in circular time, and which
+/// entry of the Placement each address is for.
+class Stays {
+ public:
+  Stays(const Trace& trace, const Plan& plan, Bytes alignment);
+
+  [[nodiscard]] std::vector<Rectangle>& rectangles() { return rectangles_; }
+  /// Moments of the step.
+  [[nodiscard]] std::int32_t period() const { return now_; }
+  /// Most bytes in use at one moment.
+  [[nodiscard]] Bytes most_at_once() const { return most_at_once_; }
+
+  /// The placement, with the rectangles' addresses, and without its sums.
+  [[nodiscard]] Placement placement() const;
+
+ private:
+  using Index = std::size_t;
+  static constexpr Index kNone = SIZE_MAX;
+
+  /// The stays of one block.
+  struct Residency {
+    Index open = kNone;      ///< the rectangle of the stay that lasts
+    Index at_start = kNone;  ///< the one of the stay with which the step begins
+  };
+
+  Index take(Bytes bytes, std::int32_t begin);
+  void give(TraceBlockId block);
+  void obey(const Directive& directive);
+  void operate(const TraceOperator& op);
+  void go_round();
+
+  const Trace& trace_;
+  Bytes alignment_;
+  std::int32_t now_ = 1;               // at moment 0 the step begins; nothing happens
+  std::vector<Rectangle> rectangles_;  // while they last: of length 0
+  std::vector<Residency> blocks_;
+  std::vector<std::vector<Index>> allocations_;
+  std::vector<Index> arrivals_;
+  std::vector<Index> at_start_;  // by block
+  std::vector<TraceBlockId> taking_turns_;
+  Bytes most_at_once_ = 0;
+};
+
+}  // namespace lms

@@ -1,0 +1,421 @@
+#include "plan/placement.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lms {
+namespace {
+
+using Addresses = std::vector<std::vector<Bytes>>;
+using AtStart = std::vector<std::pair<TraceBlockId, Bytes>>;
+constexpr Bytes kUnlimited = 1'000'000'000;
+
+std::string joined(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const auto& line : notes) text += line + "\n";
+  return text;
+}
+
+/// Places in units (alignment 1) and expects the placement to hold.
+Placement placed(const Trace& trace, const Plan& plan, Bytes alignment = 1) {
+  EXPECT_EQ(joined(verify_plan(trace, plan, kUnlimited)), "");
+  Placement placement = place(trace, plan, alignment, 0.05);
+  EXPECT_EQ(joined(verify_placement(trace, plan, placement, alignment)), "");
+  EXPECT_GE(placement.bytes, placement.lower_bound);
+  return placement;
+}
+
+TEST(Placement, ReusesWhatWasFreed) {
+  TraceBuilder builder;
+  builder.run("a", {}, {}, 1);
+  const auto a = builder.result(10);
+  builder.run("b", {a}, {}, 1);
+  const auto b = builder.result(5);
+  builder.dies(a);
+  builder.run("c", {b}, {}, 1);
+  builder.result(10);
+  const Trace trace = builder.build();
+  const Placement placement = placed(trace, {});
+  EXPECT_EQ(placement.lower_bound, 15);
+  EXPECT_EQ(placement.bytes, 15);
+  EXPECT_EQ(placement.allocations[0][0], placement.allocations[2][0]);
+  EXPECT_TRUE(placement.at_start.empty());
+}
+
+TEST(Placement, TemporariesShareWhatTheyDoNotHoldAtOnce) {
+  // Number 0 lives until number 1 and the result (2) are there; 3 comes after it has gone.
+  TraceBuilder builder;
+  builder.run("a", {}, {}, 1, 12);
+  builder.result(4);
+  Trace trace = builder.build();
+  trace.operators[0].temporaries = {{5, 0, 3}, {2, 1, 4}, {5, 3, 4}};
+  const Placement placement = placed(trace, {});
+  ASSERT_EQ(placement.allocations[0].size(), 4U);
+  EXPECT_EQ(placement.bytes, 11);
+  EXPECT_EQ(placement.allocations[0][0], placement.allocations[0][3]);
+}
+
+TEST(Placement, KeepsAWorkspaceFreeWhereNoTemporariesAreRecorded) {
+  TraceBuilder builder;
+  const auto w = builder.existing(10);
+  builder.run("a", {w}, {}, 1, 7);
+  builder.result(3);
+  Trace trace = builder.build();
+  Placement placement = placed(trace, {});
+  EXPECT_EQ(placement.bytes, 20);
+  placement.bytes = 19;
+  EXPECT_NE(joined(verify_placement(trace, {}, placement, 1)), "");
+}
+
+TEST(Placement, WhatLeavesMakesRoomForWhatComesBeforeTheSameOperator) {
+  TraceBuilder builder;
+  const auto a = builder.existing(10);
+  const auto b = builder.existing(10);
+  builder.run("a", {a}, {}, 1);
+  builder.run("b", {b}, {}, 1);
+  const Trace trace = builder.build();
+  const Plan plan{.directives = {{0, Action::kStartOut, a},
+                                 {1, Action::kFinishOut, a},
+                                 {1, Action::kStartIn, b},
+                                 {1, Action::kStartOut, b},
+                                 {2, Action::kFinishOut, b},
+                                 {2, Action::kStartIn, a}},
+                  .absent_at_start = {b}};
+  const Placement placement = placed(trace, plan);
+  EXPECT_EQ(placement.bytes, 10);
+  EXPECT_EQ(placement.arrivals,
+            (std::vector<Bytes>{kNoAddress, kNoAddress, 0, kNoAddress, kNoAddress, 0}));
+  EXPECT_EQ(placement.at_start, (AtStart{{a, 0}}));
+}
+
+TEST(Placement, OfTwoDirectivesTheOneThatGivesMustComeFirst) {
+  TraceBuilder builder;
+  const auto a = builder.existing(10);
+  const auto b = builder.existing(10);
+  builder.run("a", {a}, {}, 1);
+  builder.run("b", {b}, {}, 1);
+  const Trace trace = builder.build();
+  const Plan plan{.directives = {{0, Action::kStartOut, a},
+                                 {1, Action::kStartIn, b},
+                                 {1, Action::kFinishOut, a},
+                                 {1, Action::kStartOut, b},
+                                 {2, Action::kFinishOut, b},
+                                 {2, Action::kStartIn, a}},
+                  .absent_at_start = {b}};
+  EXPECT_EQ(placed(trace, plan).bytes, 20);
+}
+
+TEST(Placement, AStayOverTheEndOfTheStepKeepsItsAddress) {
+  // w is away in the middle, where x needs the room; y and z want other addresses before and after.
+  TraceBuilder builder;
+  const auto w = builder.existing(10);
+  builder.run("a", {w}, {}, 1);
+  const auto y = builder.result(3);
+  builder.dies(y);
+  builder.run("b", {}, {}, 1);
+  const auto x = builder.result(12);
+  builder.dies(x);
+  builder.run("c", {w}, {}, 1);
+  const auto z = builder.result(2);
+  builder.dies(z);
+  const Trace trace = builder.build();
+  const Plan plan{.directives = {{1, Action::kStartOut, w},
+                                 {1, Action::kFinishOut, w},
+                                 {2, Action::kStartIn, w}}};
+  Placement placement = placed(trace, plan);
+  EXPECT_EQ(placement.bytes, 13);
+  EXPECT_EQ(placement.at_start, (AtStart{{w, placement.arrivals[2]}}));
+  placement.bytes = 40;
+  placement.arrivals[2] = 20;
+  EXPECT_NE(joined(verify_placement(trace, plan, placement, 1)), "");
+}
+
+/// A step that makes the block `carried` is when the next step begins.
+Trace carrying(bool overlap) {
+  TraceBuilder builder;
+  const auto carried = builder.existing(10);
+  builder.run("a", {carried}, {}, 1);
+  if (!overlap) builder.dies(carried);
+  builder.run("b", {}, {}, 1);
+  const auto fresh = builder.result(10);
+  if (overlap) builder.dies(carried);
+  builder.run("c", {fresh}, {}, 1);
+  const auto other = builder.result(10);
+  builder.dies(other);
+  Trace trace = builder.build();
+  trace.blocks[carried].carried_from = fresh;
+  return trace;
+}
+
+TEST(Placement, ACarriedBlockIsWhereTheStepBeforeLeftIt) {
+  const Trace trace = carrying(false);
+  Placement placement = placed(trace, {});
+  EXPECT_EQ(placement.bytes, 20);
+  EXPECT_EQ(placement.at_start[0].second, placement.allocations[1][0]);
+  EXPECT_TRUE(placement.taking_turns.empty());
+  placement.at_start[0].second = placement.allocations[2][0];
+  EXPECT_NE(joined(verify_placement(trace, {}, placement, 1)), "");
+}
+
+TEST(Placement, ACarriedBlockThatMeetsItsSuccessorTakesTurnsWithIt) {
+  const Trace trace = carrying(true);
+  Placement placement = placed(trace, {});
+  EXPECT_EQ(placement.lower_bound, 20);
+  EXPECT_EQ(placement.bytes, 30);
+  EXPECT_EQ(placement.taking_turns, (std::vector<TraceBlockId>{0}));
+  EXPECT_NE(placement.at_start[0].second, placement.allocations[1][0]);
+  // In the first step the place of the old block would be free, in the second it is the new one's.
+  Placement wrong = placement;
+  wrong.allocations[2][0] = placement.at_start[0].second;
+  EXPECT_NE(joined(verify_placement(trace, {}, wrong, 1)), "");
+  wrong = placement;
+  wrong.taking_turns.clear();
+  EXPECT_NE(joined(verify_placement(trace, {}, wrong, 1)), "");
+}
+
+TEST(Placement, AlignsSizesAndAddresses) {
+  TraceBuilder builder;
+  const auto w = builder.existing(100);
+  builder.run("a", {w}, {}, 1);
+  builder.result(513);
+  const Trace trace = builder.build();
+  const Placement placement = placed(trace, {}, 512);
+  EXPECT_EQ(placement.lower_bound, 1536);
+  EXPECT_EQ(placement.bytes, 1536);
+}
+
+/// Forward through `layers` layers that keep their result, and backward, with a gradient that dies
+/// after the next layer's.
+Trace training(int layers) {
+  TraceBuilder builder;
+  std::vector<TraceBlockId> weights;
+  for (int i = 0; i < layers; ++i) weights.push_back(builder.existing(1000 + 37 * i));
+  std::vector<TraceBlockId> kept;
+  for (int i = 0; i < layers; ++i) {
+    std::vector<TraceBlockId> reads{weights[static_cast<std::size_t>(i)]};
+    if (i > 0) reads.push_back(kept.back());
+    builder.run("forward", reads, {}, 1, 300 + 100 * (i % 7));
+    kept.push_back(builder.result(2000 + 500 * (i * i % 5)));
+  }
+  TraceBlockId gradient = 0;
+  for (int i = layers; i-- > 0;) {
+    const auto at = static_cast<std::size_t>(i);
+    std::vector<TraceBlockId> reads{weights[at], kept[at]};
+    if (i + 1 < layers) reads.push_back(gradient);
+    builder.run("backward", reads, {weights[at]}, 2, 500 + 100 * (i % 3));
+    const auto next = builder.result(2000 + 500 * (i * i % 5));
+    builder.dies(kept[at]);
+    if (i + 1 < layers) builder.dies(gradient);
+    gradient = next;
+  }
+  builder.dies(gradient);
+  return builder.build();
+}
+
+TEST(Placement, AStepInMemoryTakesNoMoreThanTheLowerBound) {
+  const Trace trace = training(300);
+  const Placement placement = placed(trace, {});
+  EXPECT_EQ(placement.bytes, placement.lower_bound);
+}
+
+TEST(PlacementVerifier, FindsWhatIsWrong) {
+  TraceBuilder builder;
+  const auto w = builder.existing(10);
+  builder.run("a", {w}, {}, 1, 5);
+  const auto a = builder.result(10);
+  builder.run("b", {a}, {}, 1);
+  Trace trace = builder.build();
+  trace.operators[0].temporaries = {{5, 1, 2}};
+  const Plan plan{.directives = {{1, Action::kStartOut, w},
+                                 {1, Action::kFinishOut, w},
+                                 {2, Action::kStartIn, w}}};
+  const Placement good = placed(trace, plan);
+  const auto notes = [&](auto&& spoil) {
+    Placement bad = good;
+    spoil(bad);
+    return joined(verify_placement(trace, plan, bad, 1));
+  };
+  EXPECT_EQ(notes([](Placement&) {}), "");
+  const auto expect = [&](const char* what, auto&& spoil) {
+    EXPECT_NE(notes(spoil).find(what), std::string::npos) << what << " in: " << notes(spoil);
+  };
+  expect("overlaps", [](Placement& p) { p.allocations[0][0] = p.at_start[0].second; });
+  expect("overlaps", [](Placement& p) { p.allocations[0][1] = p.allocations[0][0] + 9; });
+  expect("overlaps", [](Placement& p) { p.allocations[0][1] = p.at_start[0].second + 4; });
+  expect("no address", [](Placement& p) { p.arrivals[2] = kNoAddress; });
+  expect("no address", [](Placement& p) { p.allocations[0][1] = kNoAddress; });
+  expect("no address", [](Placement& p) { p.at_start.clear(); });
+  expect("not there when the step begins", [&](Placement& p) { p.at_start.emplace_back(a, 0); });
+  expect("takes no memory", [](Placement& p) { p.arrivals[0] = 0; });
+  expect("beyond the end", [](Placement& p) { --p.bytes; });
+  expect("lower bound", [](Placement& p) { ++p.lower_bound; });
+  expect("lower bound", [](Placement& p) { --p.lower_bound; });
+  expect("allocations", [](Placement& p) { p.allocations[1].push_back(0); });
+  expect("allocations", [](Placement& p) { p.allocations.pop_back(); });
+  expect("arrivals", [](Placement& p) { p.arrivals.pop_back(); });
+  expect("turns", [&](Placement& p) { p.taking_turns = {w}; });
+  Placement odd = place(trace, plan, 4, 0);
+  EXPECT_EQ(joined(verify_placement(trace, plan, odd, 4)), "");
+  odd.bytes += 4;
+  odd.allocations[0][1] += 2;
+  EXPECT_NE(joined(verify_placement(trace, plan, odd, 4)).find("aligned"), std::string::npos);
+}
+
+/// Random, but valid, traces and plans.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed) {}
+
+  int below(int limit) { return std::uniform_int_distribution<int>(0, limit - 1)(engine_); }
+  bool chance(int percent) { return below(100) < percent; }
+
+  Trace trace() {
+    Trace trace;
+    for (int i = below(6); i > 0; --i) trace.blocks.push_back({1 + below(40), false});
+    std::vector<TraceBlockId> alive;
+    for (TraceBlockId id = 0; id < trace.blocks.size(); ++id) alive.push_back(id);
+    for (int k = 1 + below(30); k > 0; --k) {
+      TraceOperator& op = trace.operators.emplace_back();
+      op.name = "op";
+      for (const TraceBlockId id : alive) {
+        if (chance(20)) op.reads.push_back(id);
+        if (chance(5)) op.writes.push_back(id);
+      }
+      for (int i = below(3); i > 0; --i) {
+        op.allocs.push_back(static_cast<TraceBlockId>(trace.blocks.size()));
+        alive.push_back(op.allocs.back());
+        trace.blocks.push_back({1 + below(40), true});
+      }
+      give_temporaries(op);
+      std::erase_if(alive, [&](TraceBlockId id) {
+        const bool dies = chance(trace.blocks[id].born_in_step ? 15 : 2);
+        if (dies) op.frees.push_back(id);
+        return dies;
+      });
+    }
+    for (const TraceBlockId id : alive) {
+      if (trace.blocks[id].born_in_step && chance(70)) carry(trace, id);
+    }
+    return trace;
+  }
+
+  Plan plan(const Trace& trace) {
+    const auto count = static_cast<TraceBlockId>(trace.blocks.size());
+    Plan plan;
+    enum class Where { kNowhere, kHere, kAway };
+    std::vector<Where> where(count, Where::kNowhere);
+    std::vector<bool> away_at_end(count);
+    std::vector<bool> here_at_end(count);
+    std::vector<bool> dies(count);
+    for (const TraceOperator& op : trace.operators) {
+      for (const TraceBlockId id : op.frees) dies[id] = true;
+    }
+    for (TraceBlockId id = 0; id < count; ++id) {
+      const TraceBlock& block = trace.blocks[id];
+      if (block.born_in_step) continue;
+      const auto end =
+          block.carried_from == kNoBlock ? id : static_cast<TraceBlockId>(block.carried_from);
+      const bool away = !dies[end] && chance(30);
+      where[id] = away ? Where::kAway : Where::kHere;
+      if (away) plan.absent_at_start.push_back(id);
+      (away ? away_at_end : here_at_end)[end] = true;
+    }
+    const auto go = [&](std::size_t k, TraceBlockId id) {
+      plan.directives.push_back({k, Action::kStartOut, id});
+      plan.directives.push_back({k, Action::kFinishOut, id});
+      where[id] = Where::kAway;
+    };
+    const auto come = [&](std::size_t k, TraceBlockId id) {
+      plan.directives.push_back({k, Action::kStartIn, id});
+      where[id] = Where::kHere;
+    };
+    for (std::size_t k = 0; k < trace.operators.size(); ++k) {
+      const TraceOperator& op = trace.operators[k];
+      const auto uses = [&](TraceBlockId id) {
+        return std::ranges::find(op.reads, id) != op.reads.end() ||
+               std::ranges::find(op.writes, id) != op.writes.end();
+      };
+      for (TraceBlockId id = 0; id < count; ++id) {
+        if (where[id] == Where::kHere && chance(15)) go(k, id);
+        if (where[id] == Where::kAway && (uses(id) || chance(10))) come(k, id);
+      }
+      for (const TraceBlockId id : op.allocs) where[id] = Where::kHere;
+      for (const TraceBlockId id : op.frees) where[id] = Where::kNowhere;
+    }
+    for (TraceBlockId id = 0; id < count; ++id) {
+      if (where[id] == Where::kHere && away_at_end[id]) go(trace.operators.size(), id);
+      if (where[id] == Where::kAway && here_at_end[id]) come(trace.operators.size(), id);
+    }
+    return plan;
+  }
+
+ private:
+  void give_temporaries(TraceOperator& op) {
+    if (chance(40)) {
+      op.workspace = below(30);
+      return;
+    }
+    const int count = below(4) + static_cast<int>(op.allocs.size());
+    std::vector<int> numbers;
+    for (int i = 0; i < count; ++i) numbers.push_back(i);
+    std::ranges::shuffle(numbers, engine_);
+    numbers.resize(numbers.size() - op.allocs.size());
+    std::ranges::sort(numbers);
+    for (const int begin : numbers) {
+      const int end = begin + 1 + below(count - begin);
+      op.temporaries.push_back(
+          {1 + below(30), static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)});
+      op.workspace += op.temporaries.back().bytes;
+    }
+  }
+  /// Gives the trace the block of the step before that `fresh` will be in the step after.
+  void carry(Trace& trace, TraceBlockId fresh) {
+    const auto id = static_cast<TraceBlockId>(trace.blocks.size());
+    trace.blocks.push_back({trace.blocks[fresh].bytes, false, true, fresh});
+    const auto last = static_cast<std::size_t>(below(static_cast<int>(trace.operators.size())));
+    for (std::size_t k = 0; k <= last; ++k) {
+      if (chance(30)) trace.operators[k].reads.push_back(id);
+    }
+    trace.operators[last].frees.push_back(id);
+  }
+
+  std::mt19937_64 engine_;
+};
+
+RC_GTEST_PROP(PlacementProperty, EveryPlacementHolds, (std::uint64_t seed)) {
+  Random random(seed);
+  const Trace trace = random.trace();
+  RC_ASSERT(joined(trace.validate()).empty());
+  const Plan plan = random.plan(trace);
+  RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
+  const Bytes alignment = 1 << random.below(4);
+  const Placement placement = place(trace, plan, alignment, 0.001);
+  RC_ASSERT(joined(verify_placement(trace, plan, placement, alignment)) == "");
+  RC_ASSERT(placement.bytes >= placement.lower_bound);
+  RC_CLASSIFY(!placement.taking_turns.empty(), "blocks take turns");
+  RC_CLASSIFY(placement.bytes == placement.lower_bound, "no waste");
+}
+
+RC_GTEST_PROP(PlacementProperty, TheVerifierMissesNoOverlap, (std::uint64_t seed)) {
+  // Two results of one operator, or a result and what was there at the start, cannot share a byte.
+  Random random(seed);
+  const Trace trace = random.trace();
+  const Placement good = place(trace, {}, 1, 0);
+  for (std::size_t k = 0; k < trace.operators.size(); ++k) {
+    const auto& made = good.allocations[k];
+    if (made.size() < 2 || !trace.operators[k].temporaries.empty()) continue;
+    Placement bad = good;
+    bad.allocations[k][0] = made[1];
+    RC_ASSERT(!verify_placement(trace, {}, bad, 1).empty());
+  }
+}
+
+}  // namespace
+}  // namespace lms
