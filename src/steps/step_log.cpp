@@ -1,0 +1,155 @@
+#include "steps/step_log.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "steps/step_finder.h"
+
+namespace lms {
+namespace {
+
+std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
+  state = (state ^ value) * 0x9FB21C651E98DF25U;
+  return state ^ (state >> 29U);
+}
+
+enum class Event : std::uint64_t { kRead, kWrite, kAlloc, kRelease };
+
+std::uint64_t mixed(std::uint64_t state, Event event, Bytes bytes) {
+  return mixed(state,
+               (static_cast<std::uint64_t>(bytes) << 2U) | static_cast<std::uint64_t>(event));
+}
+
+constexpr std::size_t kFirstRing = 1024;
+
+}  // namespace
+
+StepLog::StepLog(std::size_t most_operators)
+    : most_(std::max<std::size_t>(most_operators, 2)),
+      ring_(std::min(kFirstRing, std::bit_ceil(most_))),
+      finder_(std::make_unique<StepFinder>(most_)) {}
+
+StepLog::~StepLog() = default;
+StepLog::StepLog(StepLog&&) noexcept = default;
+StepLog& StepLog::operator=(StepLog&&) noexcept = default;
+
+std::uint32_t StepLog::number_of(std::string_view name) {
+  const auto found = name_numbers_.find(name);
+  if (found != name_numbers_.end()) return found->second;
+  const auto number = static_cast<std::uint32_t>(names_.size());
+  names_.emplace_back(name);
+  name_numbers_.emplace(names_.back(), number);
+  return number;
+}
+
+void StepLog::forget_first() {
+  // A block's release is the last that is heard of it.
+  for (const auto& change : at(first_).changes) {
+    if (!change.alloc) blocks_.erase(change.slot);
+  }
+  touches_.forget(first_);
+  changes_.forget(first_);
+  ++first_;
+}
+
+void StepLog::make_place() {
+  if (end_ - first_ == most_) forget_first();
+  if (end_ - first_ < ring_.size()) return;
+  std::vector<LoggedOperator> wider(2 * ring_.size());
+  for (std::uint64_t number = first_; number < end_; ++number) {
+    wider[number & (wider.size() - 1)] = at(number);
+  }
+  ring_ = std::move(wider);
+}
+
+void StepLog::begin_operator(OperatorKey key, std::string_view name, bool repeatable) {
+  if (running_) end_operator();
+  make_place();
+  const std::uint64_t number = end_++;
+  running_ = true;
+  touches_.begin(number);
+  changes_.begin(number);
+  at(number) = {.key = key,
+                .signature = mixed(between_, key),
+                .repeatable = repeatable,
+                .name = number_of(name),
+                .live_after = live_};
+}
+
+void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
+  if (bytes <= 0 || !running_) return;
+  const auto known = blocks_.find(block);
+  const std::uint32_t slot = known ? *known : blocks_.insert(block, bytes, KnownBlock::kBefore);
+  LoggedOperator& op = last();
+  KnownBlock& record = blocks_[slot];
+  if (!known) op.live_after = live_ += bytes;
+  if (record.death != KnownBlock::kNever) return;
+  record.touched = true;
+  op.touches = touches_.push({block, writes, slot});
+  op.signature = mixed(op.signature, writes ? Event::kWrite : Event::kRead, record.bytes);
+}
+
+void StepLog::end_operator() {
+  if (!running_) return;
+  running_ = false;
+  between_ = 0;
+}
+
+void StepLog::log_change(std::uint32_t slot, bool alloc) {
+  LoggedOperator& op = last();
+  const KnownBlock& record = blocks_[slot];
+  op.changes = changes_.push({record.uid, alloc, running_, slot});
+  op.live_after = live_;
+  std::uint64_t& signature = alloc && !running_ ? between_ : op.signature;
+  signature = mixed(signature, alloc ? Event::kAlloc : Event::kRelease, record.bytes);
+}
+
+void StepLog::alloc(BlockUid block, Bytes bytes) {
+  if (bytes <= 0 || blocks_.find(block)) return;
+  const bool first = end_ == origin_;
+  const auto birth = static_cast<std::int64_t>(running_ ? end_ - 1 : end_);
+  const std::uint32_t slot = blocks_.insert(block, bytes, first ? KnownBlock::kBefore : birth);
+  live_ += bytes;
+  if (!first) log_change(slot, true);
+}
+
+void StepLog::release(BlockUid block) {
+  const auto slot = blocks_.find(block);
+  if (!slot || blocks_[*slot].death != KnownBlock::kNever) return;
+  KnownBlock& record = blocks_[*slot];
+  live_ -= record.bytes;
+  if (end_ == origin_) {
+    blocks_.erase(*slot);
+    return;
+  }
+  record.death = static_cast<std::int64_t>(end_ - 1);
+  record.died_inside = running_;
+  log_change(*slot, false);
+}
+
+void StepLog::mark_step() { finder_->mark(end_, first_); }
+
+void StepLog::clear() {
+  touches_.clear();
+  changes_.clear();
+  blocks_.clear();
+  origin_ = first_ = end_;
+  running_ = false;
+  live_ = 0;
+  between_ = 0;
+  finder_->clear();
+}
+
+void StepLog::set_ms(std::uint64_t number, double ms) {
+  if (number >= first_ && number < end_) at(number).ms = ms;
+}
+
+Bytes StepLog::bytes_of(BlockUid block) const {
+  const auto slot = blocks_.find(block);
+  return slot ? blocks_[*slot].bytes : 0;
+}
+
+std::optional<StepLog::Span> StepLog::repeated_step() { return finder_->find(*this); }
+
+}  // namespace lms

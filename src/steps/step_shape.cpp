@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "steps/step_log.h"
+
+namespace lms {
+namespace {
+
+using Touch = LoggedOperator::Touch;
+using Change = LoggedOperator::Change;
+
+class ShapeMaker {
+ public:
+  ShapeMaker(const StepLog& log, StepLog::Span span)
+      : log_(log),
+        blocks_(log.blocks()),
+        begin_(static_cast<std::int64_t>(span.begin)),
+        end_(static_cast<std::int64_t>(span.end)),
+        ids_(blocks_.slots(), kNoBlock) {}
+
+  StepShape make() {
+    number_existing();
+    for (std::int64_t number = begin_; number < end_; ++number) add_operator(number);
+    find_carried();
+    return std::move(shape_);
+  }
+
+ private:
+  /// An operator's allocations and releases, before it and in it, in order: to `visit`.
+  template <typename Visit>
+  void for_changes(std::int64_t number, Visit visit) const {
+    if (number > static_cast<std::int64_t>(log_.first())) {
+      for (const Change& change : at(number - 1).changes) {
+        if (!change.inside) visit(change);
+      }
+    }
+    for (const Change& change : at(number).changes) {
+      if (change.inside) visit(change);
+    }
+  }
+  [[nodiscard]] const LoggedOperator& at(std::int64_t number) const {
+    return log_.at(static_cast<std::uint64_t>(number));
+  }
+  /// Dead before its operator ended.
+  static bool temporary(const KnownBlock& block) {
+    return block.birth != KnownBlock::kBefore &&
+           (block.death < block.birth || (block.death == block.birth && block.died_inside));
+  }
+
+  TraceBlockId number_block(std::uint32_t slot, bool born) {
+    const KnownBlock& block = blocks_[slot];
+    const auto id = static_cast<TraceBlockId>(shape_.trace.blocks.size());
+    shape_.trace.blocks.push_back(
+        {.bytes = block.bytes, .born_in_step = born, .movable = block.touched});
+    shape_.uids.push_back(block.uid);
+    last_read_.push_back(-1);
+    last_write_.push_back(-1);
+    ids_[slot] = id;
+    return id;
+  }
+
+  void number_existing() {
+    for (std::int64_t number = begin_; number < end_; ++number) {
+      for (const Touch& touch : at(number).touches) {
+        const bool fresh = ids_[touch.slot] == kNoBlock;
+        if (fresh && blocks_[touch.slot].alive_before(begin_)) number_block(touch.slot, false);
+      }
+    }
+    std::vector<std::pair<BlockUid, std::uint32_t>> unused;
+    for (std::uint32_t slot = 0; slot < blocks_.slots(); ++slot) {
+      const KnownBlock& block = blocks_[slot];
+      if (block.bytes == 0 || ids_[slot] != kNoBlock || !block.alive_before(begin_)) continue;
+      unused.emplace_back(block.uid, slot);
+    }
+    std::ranges::sort(unused);
+    for (const auto& [uid, slot] : unused) number_block(slot, false);
+  }
+
+  void add_operator(std::int64_t number) {
+    const LoggedOperator& logged = at(number);
+    TraceOperator op;
+    op.name = log_.name_of(logged);
+    op.ms = logged.ms;
+    op.repeatable = logged.repeatable;
+    StepShape::Operator beside;
+    beside.key = logged.key;
+    add_allocations(number, op, beside);
+    add_uses(number, op, beside);
+    for (const Change& change : logged.changes) {
+      if (change.alloc) continue;
+      const std::int64_t id = ids_[change.slot];
+      if (id != kNoBlock) op.frees.push_back(static_cast<TraceBlockId>(id));
+    }
+    shape_.trace.operators.push_back(std::move(op));
+    shape_.operators.push_back(std::move(beside));
+  }
+
+  void add_allocations(std::int64_t number, TraceOperator& op, StepShape::Operator& beside) {
+    std::vector<std::pair<std::uint32_t, std::size_t>> held;  // temporaries: slot, position
+    Bytes holding = 0;
+    for_changes(number, [&](const Change& change) {
+      const KnownBlock& block = blocks_[change.slot];
+      if (change.alloc) {
+        const auto made = static_cast<std::uint32_t>(beside.allocations.size());
+        std::int64_t id = kNoBlock;
+        if (temporary(block)) {
+          held.emplace_back(change.slot, op.temporaries.size());
+          op.temporaries.push_back({block.bytes, made, made + 1});
+          op.workspace = std::max(op.workspace, holding += block.bytes);
+        } else {
+          id = number_block(change.slot, true);
+          op.allocs.push_back(static_cast<TraceBlockId>(id));
+        }
+        beside.allocations.push_back({id, block.bytes, change.inside});
+        return;
+      }
+      const auto found =
+          std::ranges::find(held, change.slot, [](const auto& one) { return one.first; });
+      if (found == held.end()) return;
+      op.temporaries[found->second].end = static_cast<std::uint32_t>(beside.allocations.size());
+      holding -= block.bytes;
+      held.erase(found);
+    });
+  }
+
+  void add_uses(std::int64_t number, TraceOperator& op, StepShape::Operator& beside) {
+    for (const Touch& touch : at(number).touches) {
+      if (ids_[touch.slot] == kNoBlock) continue;  // a temporary
+      const auto id = static_cast<TraceBlockId>(ids_[touch.slot]);
+      beside.touches.push_back({id, touch.writes});
+      if (blocks_[touch.slot].birth == number) continue;  // its own result
+      if (std::exchange(last_read_[id], number) != number) op.reads.push_back(id);
+      if (touch.writes && std::exchange(last_write_[id], number) != number) op.writes.push_back(id);
+    }
+  }
+
+  /// The allocations that belong to operator `number`, by slot.
+  [[nodiscard]] std::vector<std::uint32_t> allocations_of(std::int64_t number) const {
+    std::vector<std::uint32_t> slots;
+    for_changes(number, [&](const Change& change) {
+      if (change.alloc) slots.push_back(change.slot);
+    });
+    return slots;
+  }
+
+  void find_carried() {
+    const std::int64_t length = end_ - begin_;
+    auto& blocks = shape_.trace.blocks;
+    for (std::int64_t number = begin_ - length; number < begin_; ++number) {
+      const std::vector<std::uint32_t> before = allocations_of(number);
+      if (std::ranges::none_of(before, [&](auto slot) { return ids_[slot] != kNoBlock; })) continue;
+      const std::vector<std::uint32_t> now = allocations_of(number + length);
+      for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
+        const std::int64_t id = ids_[before[i]];
+        const std::int64_t next = ids_[now[i]];
+        if (id == kNoBlock || next == kNoBlock || !blocks_[now[i]].alive_before(end_)) continue;
+        TraceBlock& block = blocks[static_cast<std::size_t>(id)];
+        TraceBlock& successor = blocks[static_cast<std::size_t>(next)];
+        // One that neither dies nor is used any more is only forgotten, with every step one more.
+        const bool used = last_read_[static_cast<std::size_t>(id)] >= 0;
+        if (!used && blocks_[before[i]].death >= end_) continue;
+        block.carried_from = next;
+        block.movable = successor.movable = block.movable || successor.movable;
+      }
+    }
+  }
+
+  const StepLog& log_;
+  const KnownBlocks& blocks_;
+  const std::int64_t begin_;
+  const std::int64_t end_;
+  StepShape shape_;
+  std::vector<std::int64_t> ids_;         ///< by slot: the block of the trace
+  std::vector<std::int64_t> last_read_;   ///< by block of the trace: the operator
+  std::vector<std::int64_t> last_write_;  ///< likewise
+};
+
+}  // namespace
+
+StepShape make_shape(StepLog& log, StepLog::Span span) {
+  if (span.begin >= span.end || span.end > log.end() ||
+      2 * span.begin < span.end + log.first_whole()) {
+    throw Error("make_shape: operators " + std::to_string(span.begin) + " to " +
+                std::to_string(span.end) + " and as many before them are not all in the log of " +
+                std::to_string(log.first_whole()) + " to " + std::to_string(log.end()));
+  }
+  return ShapeMaker(log, span).make();
+}
+
+}  // namespace lms
