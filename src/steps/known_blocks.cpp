@@ -10,8 +10,9 @@ std::size_t KnownBlocks::home(BlockUid uid) const {
 std::size_t KnownBlocks::place_of(BlockUid uid) const {
   const std::size_t mask = places_.size() - 1;
   std::size_t place = home(uid);
-  while (places_[place] != kNobody && blocks_[places_[place]].uid != uid)
+  while (places_[place] != kNobody && blocks_[places_[place]].uid != uid) {
     place = (place + 1) & mask;
+  }
   return place;
 }
 

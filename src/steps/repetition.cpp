@@ -61,8 +61,9 @@ bool Repetition::same_blocks(const StepLog& log) {
     partners_.resize(std::max(blocks.slots(), 2 * partners_.size()));
   }
   const std::uint64_t past = next_ - lag_;
-  if (past > log.first() && !pair_changes(log, past - 1, next_ - 1, Part::kAllocsAfter))
+  if (past > log.first() && !pair_changes(log, past - 1, next_ - 1, Part::kAllocsAfter)) {
     return false;
+  }
   // Uses before changes: a temporary must not be gone before it is used.
   const auto& before = log.at(past).touches;
   const auto& now = log.at(next_).touches;

@@ -20,12 +20,12 @@ constexpr std::uint64_t power(std::uint64_t base, std::size_t exponent) {
 }  // namespace
 
 StepFinder::StepFinder(std::size_t most_operators)
-    : seen_(std::bit_ceil(std::max<std::size_t>(most_operators, 2))),
-      shift_(64U - static_cast<unsigned>(std::countr_zero(seen_.size()))) {}
+    : most_seen_(std::bit_ceil(std::max<std::size_t>(most_operators, 2))),
+      shift_(64U - static_cast<unsigned>(std::countr_zero(most_seen_))) {}
 
 void StepFinder::clear() {
   restart(next_);
-  std::ranges::fill(seen_, Seen{});
+  seen_.clear();
   marks_.clear();
   last_mark_.reset();
   credit_ = 0;
@@ -71,7 +71,7 @@ void StepFinder::read(const StepLog& log) {
     // The same was there, but worked on other blocks: two buffers that serve in turn, perhaps.
     consider(log, next_ - seen.before);
   }
-  credit_ = std::min<std::uint64_t>(credit_ + kCredit, seen_.size());
+  credit_ = std::min<std::uint64_t>(credit_ + kCredit, most_seen_);
   ++next_;
 }
 
@@ -95,6 +95,7 @@ StepFinder::Seen StepFinder::slide(std::uint64_t signature) {
   }
   place = signature;
   if (in_window_ < kWindow) return {};
+  if (seen_.empty()) seen_.resize(most_seen_);
   Seen& seen = seen_[(hash_ * 0x9E3779B97F4A7C15U) >> shift_];
   const Seen before = seen.hash == hash_ ? seen : Seen{};
   seen = {hash_, next_, before.last};

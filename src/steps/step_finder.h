@@ -48,7 +48,8 @@ class StepFinder {
   std::array<std::uint64_t, kWindow> window_{};
   std::size_t in_window_ = 0;
   std::uint64_t hash_ = 0;
-  std::vector<Seen> seen_;  ///< by hash; collisions overwrite
+  std::size_t most_seen_;   ///< a power of two
+  std::vector<Seen> seen_;  ///< by hash, collisions overwrite; empty until needed
   unsigned shift_;
   std::array<Repetition, kCandidates> candidates_;
   std::uint64_t credit_ = 0;  ///< operators that may be looked at again

@@ -60,7 +60,8 @@ class StepLog {
   StepLog& operator=(StepLog&&) noexcept;
 
   void begin_operator(OperatorKey key, std::string_view name, bool repeatable);
-  /// The running operator uses the block. A block never heard of was there before.
+  /// The running operator uses the block. A block never heard of was there before, one that
+  /// is known keeps the size that it was made with.
   void touch(BlockUid block, Bytes bytes, bool writes);
   void end_operator();
   void alloc(BlockUid block, Bytes bytes);

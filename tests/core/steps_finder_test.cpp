@@ -8,7 +8,7 @@ namespace lms::testing {
 namespace {
 
 class StepsFinder : public ::testing::Test {
- protected:
+ public:
   /// Every report was right.
   void TearDown() override {
     for (const StepLog::Span& span : tape.reports) {

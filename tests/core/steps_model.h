@@ -163,9 +163,11 @@ class Tape {
   void note(BlockUid uid, bool made) {
     if (running_) {
       ops_.back().inside.emplace_back(uid, made);
+    } else if (ops_.empty()) {
+      return;  // belongs to no operator
     } else if (made) {
       between_.emplace_back(uid, made);
-    } else if (!ops_.empty()) {
+    } else {
       ops_.back().after.emplace_back(uid, made);
     }
   }
@@ -205,7 +207,7 @@ class Model {
   }
 
   /// One step on a batch of `rows`. Returns where it began.
-  std::uint64_t step(int rows = 8) {
+  std::uint64_t step(Bytes rows = 8) {
     const std::uint64_t begin = tape_->size();
     for (int i = 0; i < options_.micro_steps; ++i) micro_step(rows);
     update();
@@ -213,7 +215,7 @@ class Model {
     return begin;
   }
 
-  void validate(int rows = 8) {
+  void validate(Bytes rows = 8) {
     std::uint64_t x = tape_->run(1, {}, {}, {rows * 10})[0];
     for (int i = 0; i < options_.layers; ++i) {
       const BlockUid y = tape_->run(2, {x, weight(i)}, {}, {out_bytes(i, rows)}, {rows})[0];
@@ -227,7 +229,7 @@ class Model {
 
  private:
   [[nodiscard]] Bytes weight_bytes(int i) const { return options_.alike ? 40 : 40 + i; }
-  [[nodiscard]] Bytes out_bytes(int i, int rows) const {
+  [[nodiscard]] Bytes out_bytes(int i, Bytes rows) const {
     return rows * (options_.alike || options_.shared ? 10 : 10 + i);
   }
   [[nodiscard]] std::size_t index(int i) const {
@@ -235,7 +237,7 @@ class Model {
   }
   [[nodiscard]] BlockUid weight(int i) const { return weights_[index(i)]; }
 
-  void micro_step(int rows) {
+  void micro_step(Bytes rows) {
     BlockUid x = 0;
     if (options_.prefetch) {
       if (batch_ == 0) batch_ = tape_->run(1, {}, {}, {rows * 10})[0];

@@ -173,8 +173,9 @@ TEST(StepsShape, CarriedBlocksKnowTheirSuccessors) {
   std::size_t dying = 0;
   std::size_t staying = 0;
   std::set<TraceBlockId> freed;
-  for (const TraceOperator& op : shape.trace.operators)
+  for (const TraceOperator& op : shape.trace.operators) {
     freed.insert(op.frees.begin(), op.frees.end());
+  }
   for (TraceBlockId id = 0; id < blocks.size(); ++id) {
     if (!blocks[id].born_in_step && freed.contains(id)) ++dying;
     if (blocks[id].born_in_step && !freed.contains(id)) ++staying;
