@@ -16,7 +16,10 @@ struct Rectangle {
   Bytes address = 0;
 };
 
-/// Most bytes taken at one moment of [0, period): what every packing needs.
+/// Bytes taken at every moment of [0, period).
+std::vector<Bytes> bytes_by_moment(const std::vector<Rectangle>& rectangles, std::int32_t period);
+
+/// The most of them: what every packing needs.
 Bytes most_at_once(const std::vector<Rectangle>& rectangles, std::int32_t period);
 
 /// Sets addresses such that rectangles that share a moment share no byte, and returns the end of

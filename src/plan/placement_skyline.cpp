@@ -1,47 +1,66 @@
 #include "plan/placement_skyline.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace lms {
 
-Skyline::Skyline(const std::vector<Rectangle>& rectangles, std::int32_t period)
-    : rectangles_(rectangles), period_(period) {
-  while (leaves_ < rectangles.size()) leaves_ *= 2;
-  tree_.resize(2 * static_cast<std::size_t>(leaves_));
-  first_from_.resize(static_cast<std::size_t>(period) + 1);
+namespace {
+
+/// For moments 0 to `period`, the first position whose moment is not earlier; moments ascend.
+template <class MomentOf>
+std::vector<std::uint32_t> first_by_moment(std::size_t count, std::int32_t period,
+                                           const MomentOf& moment_of) {
+  std::vector<std::uint32_t> first(static_cast<std::size_t>(period) + 1);
   std::uint32_t next = 0;
   for (std::int32_t moment = 0; moment <= period; ++moment) {
-    while (next < rectangles.size() && rectangles[next].begin < moment) ++next;
-    first_from_[static_cast<std::size_t>(moment)] = next;
+    while (next < count && moment_of(next) < moment) ++next;
+    first[static_cast<std::size_t>(moment)] = next;
   }
+  return first;
 }
 
-void Skyline::plant(const std::vector<double>& keys) {
+}  // namespace
+
+Skyline::Skyline(const std::vector<Rectangle>& rectangles, std::int32_t period)
+    : rectangles_(rectangles), period_(period), ending_(rectangles.size()) {
+  while (leaves_ < rectangles.size()) leaves_ *= 2;
+  tree_.resize(2 * static_cast<std::size_t>(leaves_));
+  const auto end = [&](std::uint32_t i) {
+    return (rectangles[i].begin + rectangles[i].length) % period;
+  };
+  std::iota(ending_.begin(), ending_.end(), 0);
+  std::ranges::stable_sort(ending_, {}, end);
+  first_ending_ =
+      first_by_moment(ending_.size(), period, [&](std::uint32_t i) { return end(ending_[i]); });
+  first_from_ = first_by_moment(rectangles.size(), period,
+                                [&](std::uint32_t i) { return rectangles[i].begin; });
+}
+
+void Skyline::plant(const std::vector<float>& keys) {
   for (std::size_t i = 0; i < leaves_; ++i) {
     tree_[leaves_ + i] =
         i < keys.size() ? Node{keys[i], rectangles_[i].begin + rectangles_[i].length} : Node{};
   }
-  for (std::size_t node = leaves_ - 1; node > 0; --node) {
-    const Node& left = tree_[2 * node];
-    const Node& right = tree_[2 * node + 1];
-    tree_[node] = {std::max(left.key, right.key), std::min(left.end, right.end)};
-  }
+  for (std::size_t node = leaves_ - 1; node > 0; --node) join(node);
+}
+
+void Skyline::join(std::size_t node) {
+  const Node& left = tree_[2 * node];
+  const Node& right = tree_[2 * node + 1];
+  tree_[node] = {std::max(left.key, right.key), std::min(left.end, right.end)};
 }
 
 void Skyline::fell(std::uint32_t rectangle) {
-  std::uint32_t node = leaves_ + rectangle;
+  std::size_t node = leaves_ + rectangle;
   tree_[node] = {};
-  while ((node /= 2) > 0) {
-    const Node& left = tree_[2 * node];
-    const Node& right = tree_[2 * node + 1];
-    tree_[node] = {std::max(left.key, right.key), std::min(left.end, right.end)};
-  }
+  while ((node /= 2) > 0) join(node);
 }
 
 /// Of the leaves [from, to) below `node`, whose own are [first, last), the one with the highest key
 /// that ends by `end`, if that beats what was found.
-void Skyline::search(std::uint32_t node, std::uint32_t first, std::uint32_t last,
-                     std::uint32_t from, std::uint32_t to, std::int32_t end) {
+void Skyline::search(std::size_t node, std::uint32_t first, std::uint32_t last, std::uint32_t from,
+                     std::uint32_t to, std::int32_t end) {
   if (last <= from || to <= first) return;
   if (tree_[node].key <= found_key_ || tree_[node].end > end) return;
   if (last - first == 1) {
@@ -57,7 +76,7 @@ void Skyline::search(std::uint32_t node, std::uint32_t first, std::uint32_t last
 }
 
 bool Skyline::find(const Piece& valley, std::int32_t length) {
-  found_key_ = -1;
+  found_key_ = kNoKey;
   const auto all = static_cast<std::uint32_t>(rectangles_.size());
   const auto first = [this](std::int32_t t) { return first_from_[static_cast<std::size_t>(t)]; };
   const std::int32_t end = valley.begin + length;
@@ -69,7 +88,32 @@ bool Skyline::find(const Piece& valley, std::int32_t length) {
     search(1, 0, leaves_, first(valley.begin), all, end);
     search(1, 0, leaves_, 0, first(end - period_), end - period_);
   }
-  return found_key_ >= 0;
+  if (found_key_ == kNoKey) return false;
+  if (ring_ > 1 && touch_ > 0) prefer_walls(valley, length);
+  return true;
+}
+
+void Skyline::prefer_walls(const Piece& valley, std::int32_t length) {
+  const std::int32_t end = (valley.begin + length) % period_;
+  float best = kNoKey;
+  const auto consider = [&](std::uint32_t i) {
+    const Rectangle& rectangle = rectangles_[i];
+    if (rectangle.length > length) return;
+    float key = tree_[leaves_ + i].key;  // of a rectangle that is placed: kNoKey
+    if (rectangle.begin == valley.begin) key += touch_;
+    if ((rectangle.begin + rectangle.length) % period_ == end) key += touch_;
+    if (key <= best) return;
+    best = key;
+    found_ = i;
+  };
+  consider(found_);
+  const auto at = [](const std::vector<std::uint32_t>& first, std::int32_t moment) {
+    return first[static_cast<std::size_t>(moment)];
+  };
+  for (auto i = at(first_from_, valley.begin); i < at(first_from_, valley.begin + 1); ++i) {
+    consider(i);
+  }
+  for (auto i = at(first_ending_, end); i < at(first_ending_, end + 1); ++i) consider(ending_[i]);
 }
 
 std::int32_t Skyline::length_of(std::uint32_t piece) const {
@@ -132,8 +176,10 @@ void Skyline::put_on(std::uint32_t piece, const Rectangle& rectangle) {
   push(piece);
 }
 
-Bytes Skyline::pack(const std::vector<double>& keys, std::vector<Bytes>& addresses, Bytes limit) {
+Bytes Skyline::pack(const std::vector<float>& keys, float touch, std::vector<Bytes>& addresses,
+                    Bytes limit) {
   plant(keys);
+  touch_ = touch;
   pieces_.assign(1, Piece{});
   ring_ = 1;
   lows_.clear();

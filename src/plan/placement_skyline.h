@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "plan/placement_pack.h"
@@ -16,11 +17,15 @@ class Skyline {
   /// `rectangles` ascending by `begin`, each shorter than `period`; they stay the caller's.
   Skyline(const std::vector<Rectangle>& rectangles, std::int32_t period);
 
-  /// Packs by `keys` (> 0), writes `addresses` (of the same size) and returns the end of the
+  /// Packs by finite `keys`, writes `addresses` (of the same size) and returns the end of the
   /// highest. Gives up once that cannot be below `limit`, and returns `limit` or more.
-  Bytes pack(const std::vector<double>& keys, std::vector<Bytes>& addresses, Bytes limit);
+  Bytes pack(const std::vector<float>& keys, float touch, std::vector<Bytes>& addresses,
+             Bytes limit);
 
  private:
+  static constexpr float kNoKey = -std::numeric_limits<float>::infinity();
+  static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
+
   /// A piece of the skyline, in a ring by time.
   struct Piece {
     std::int32_t begin = 0;
@@ -31,7 +36,7 @@ class Skyline {
   };
   /// Of the rectangles below a node of the tree that are not placed yet.
   struct Node {
-    double key = -1;            ///< the highest
+    float key = kNoKey;         ///< the highest
     std::int32_t end = kNever;  ///< the first moment at which one ends
   };
   struct Low {
@@ -39,13 +44,13 @@ class Skyline {
     std::uint32_t piece;
     bool operator<(const Low& other) const { return height > other.height; }  // lowest first
   };
-  static constexpr std::int32_t kNever = INT32_MAX;
-
-  void plant(const std::vector<double>& keys);
+  void plant(const std::vector<float>& keys);
+  void join(std::size_t node);
   void fell(std::uint32_t rectangle);
-  void search(std::uint32_t node, std::uint32_t first, std::uint32_t last, std::uint32_t from,
+  void search(std::size_t node, std::uint32_t first, std::uint32_t last, std::uint32_t from,
               std::uint32_t to, std::int32_t end);
   bool find(const Piece& valley, std::int32_t length);
+  void prefer_walls(const Piece& valley, std::int32_t length);
   [[nodiscard]] std::int32_t length_of(std::uint32_t piece) const;
   void swallow_level(std::uint32_t piece);
   std::uint32_t insert_after(std::uint32_t piece, std::int32_t begin, Bytes height);
@@ -56,11 +61,14 @@ class Skyline {
   std::int32_t period_;
   std::uint32_t leaves_ = 1;
   std::vector<Node> tree_;
-  std::vector<std::uint32_t> first_from_;  // first rectangle that begins at a moment or later
+  std::vector<std::uint32_t> first_from_;    // first rectangle that begins at a moment or later
+  std::vector<std::uint32_t> ending_;        // rectangles by the moment at which they end
+  std::vector<std::uint32_t> first_ending_;  // the first in ending_ of a moment or later
   std::vector<Piece> pieces_;
   std::size_t ring_ = 0;   // number of pieces that are not gone
   std::vector<Low> lows_;  // a heap; entries of other heights than their piece are void
-  double found_key_ = -1;
+  float touch_ = 0;
+  float found_key_ = kNoKey;
   std::uint32_t found_ = 0;
 };
 

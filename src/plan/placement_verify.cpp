@@ -44,13 +44,10 @@ class PlacementVerifier {
     Bytes size = 0;
     std::int64_t owner = kTemporary;  // else a block
   };
-  /// What gives a block its address: allocation `index` of operator `op`, or directive `index`.
-  struct Source {
-    static constexpr std::size_t kDirective = SIZE_MAX;
-    std::size_t op = kDirective;
-    std::size_t index = 0;
-    auto operator<=>(const Source&) const = default;
-  };
+  /// What gives a block its address: an operator and the number of its allocation, or kDirective
+  /// and the number of the directive.
+  using Source = std::pair<std::size_t, std::size_t>;
+  static constexpr std::size_t kDirective = SIZE_MAX;
 
   static std::string name_of(std::int64_t owner) {
     return owner == kTemporary ? "a temporary" : "block " + std::to_string(owner);
@@ -141,10 +138,10 @@ class PlacementVerifier {
       if (where_[id] != first_[id]) turned_[source] = first_[id];
     }
   }
-  Source last_source(TraceBlockId id) const {
+  [[nodiscard]] Source last_source(TraceBlockId id) const {
     for (std::size_t d = plan_.directives.size(); d-- > 0;) {
       if (plan_.directives[d].block == id && comes(plan_.directives[d])) {
-        return {Source::kDirective, d};
+        return {kDirective, d};
       }
     }
     for (std::size_t k = 0; k < trace_.operators.size(); ++k) {
@@ -153,14 +150,14 @@ class PlacementVerifier {
       if (found == allocs.end()) continue;
       return {k, numbers_of(trace_.operators[k])[static_cast<std::size_t>(found - allocs.begin())]};
     }
-    return {};
+    return {kDirective, placement_.arrivals.size()};
   }
-  Bytes written_address(const Source& source) const {
-    if (source.op != Source::kDirective) return placement_.allocations[source.op][source.index];
-    return source.index < placement_.arrivals.size() ? placement_.arrivals[source.index]
-                                                     : kNoAddress;
+  [[nodiscard]] Bytes written_address(const Source& source) const {
+    if (source.first != kDirective) return placement_.allocations[source.first][source.second];
+    return source.second < placement_.arrivals.size() ? placement_.arrivals[source.second]
+                                                      : kNoAddress;
   }
-  Bytes address_of(const Source& source) const {
+  [[nodiscard]] Bytes address_of(const Source& source) const {
     const auto turned = turned_.find(source);
     return turned == turned_.end() ? written_address(source) : turned->second;
   }
@@ -194,7 +191,7 @@ class PlacementVerifier {
   void obey(std::size_t index) {
     const Directive& directive = plan_.directives[index];
     if (comes(directive)) {
-      come(directive.block, address_of({Source::kDirective, index}));
+      come(directive.block, address_of({kDirective, index}));
       return;
     }
     if (placement_.arrivals[index] != kNoAddress) {

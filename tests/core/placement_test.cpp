@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -196,6 +197,7 @@ TEST(Placement, AlignsSizesAndAddresses) {
 Trace training(int layers) {
   TraceBuilder builder;
   std::vector<TraceBlockId> weights;
+  weights.reserve(static_cast<std::size_t>(layers));
   for (int i = 0; i < layers; ++i) weights.push_back(builder.existing(1000 + 37 * i));
   std::vector<TraceBlockId> kept;
   for (int i = 0; i < layers; ++i) {
@@ -363,8 +365,8 @@ class Random {
       return;
     }
     const int count = below(4) + static_cast<int>(op.allocs.size());
-    std::vector<int> numbers;
-    for (int i = 0; i < count; ++i) numbers.push_back(i);
+    std::vector<int> numbers(static_cast<std::size_t>(count));
+    std::iota(numbers.begin(), numbers.end(), 0);
     std::ranges::shuffle(numbers, engine_);
     numbers.resize(numbers.size() - op.allocs.size());
     std::ranges::sort(numbers);
