@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import statistics
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,12 +20,18 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from bench import memory
+from bench.ballast import Ballast
 from bench.records import ROOT, Record, compare_losses
 from bench.steps import StepOptions, TrainStep, build
 from bench.timing import Timed, run_steps, step_count
 
 PAIRS = 6
 PAIR_STEPS = 6
+# lms-swap: planned steps to wait for, timed ones, and when to wait no longer.
+PLANNED_STEPS = 3
+TIMED_STEPS = 6
+MOST_STEPS = 40
+MOST_SECONDS = 30.0
 
 
 @dataclass
@@ -37,8 +45,15 @@ class Setting:
     # How much the caching allocator may reserve, over the limit; None: not enforced.
     headroom: float | None = 1.0
     min_block: str | None = None
+    # For lms-swap: the steps under a plan before the timed ones.
     warmup: int | None = None
     steps: int | None = None
+    # Most time that a search for a plan may take.
+    plan_seconds: float = 5.0
+    # Where lms-swap leaves the trace of the step.
+    trace: Path | None = None
+    # What makes the device keep to the limit.
+    ballast: Ballast | None = None
     # The plain run's record, if there is one.
     reference: Record | None = None
 
@@ -49,13 +64,19 @@ class Setting:
 
 def _warm_up(setting: Setting, step: TrainStep, count: int) -> tuple[Timed, int]:
     """Warm-up steps, and the number of timed ones to follow."""
-    warm = run_steps(step, setting.warmup or count, setting.device)
-    return warm, setting.steps or step_count(warm.ms[-1])
+    loop, sample = step.loop, setting.ballast and setting.ballast.sample
+    count = setting.warmup or (loop.warmup if loop else count)
+    warm = run_steps(step, count, setting.device, sample)
+    return warm, setting.steps or (loop.steps if loop else step_count(warm.ms[-1]))
 
 
-def _measured(timed: Timed, warm: Timed) -> Record:
+def _typical_ms(step: TrainStep, timed: Timed) -> float:
+    return timed.mean_ms if step.loop else timed.median_ms
+
+
+def _measured(step: TrainStep, timed: Timed, warm: Timed) -> Record:
     return {
-        "step_ms": timed.median_ms,
+        "step_ms": _typical_ms(step, timed),
         "step_ms_all": timed.ms,
         "losses": warm.losses + timed.losses,
     }
@@ -66,7 +87,8 @@ def _peaks(step: TrainStep, device: torch.device) -> Record:
     peaks = memory.read_peaks(device)
     if peaks["allocated_peak"] is None:
         with memory.LiveBytes() as live:
-            step()
+            for _ in range(step.loop.cycle if step.loop else 1):
+                step()
         peaks["allocated_peak"] = live.peak
     return peaks
 
@@ -77,14 +99,15 @@ def plain(setting: Setting) -> Record:
     step = setting.build()
     warm, count = _warm_up(setting, step, 4)
     timed = run_steps(step, count, device)
-    fields = _measured(timed, warm) | _peaks(step, device)
+    fields = _measured(step, timed, warm) | _peaks(step, device)
+    in_memory_ms = fields["step_ms"]
     del step
     memory.release(device)
     again = run_steps(setting.build(), len(fields["losses"]), device)
     repeats = again.losses == fields["losses"]
     fields |= {
         "ratio": 1.0,
-        "in_memory_ms": timed.median_ms,
+        "in_memory_ms": in_memory_ms,
         "bytes_out": 0,
         "bytes_in": 0,
         "bytes_recomputed": 0,
@@ -102,7 +125,9 @@ def checkpoint(setting: Setting) -> Record:
     warm, count = _warm_up(setting, step, 4)
     timed = run_steps(step, count, setting.device)
     return (
-        _measured(timed, warm) | _peaks(step, setting.device) | {"bytes_out": 0, "bytes_in": 0}
+        _measured(step, timed, warm)
+        | _peaks(step, setting.device)
+        | {"bytes_out": 0, "bytes_in": 0}
     )
 
 
@@ -136,7 +161,7 @@ def offload(setting: Setting) -> Record:
     step.around_forward = lambda: save_on_cpu(pin_memory=True)
     timed = run_steps(step, count, setting.device)
     return (
-        _measured(timed, warm)
+        _measured(step, timed, warm)
         | memory.read_peaks(setting.device)
         | moved
         | {"bytes_recomputed": 0}
@@ -154,8 +179,9 @@ def _lms() -> ModuleType:
         return importlib.import_module("torch_lms")
 
 
-def _enable(lms: ModuleType, setting: Setting) -> None:
-    extra = {} if setting.min_block is None else {"min_block": setting.min_block}
+def _enable(lms: ModuleType, setting: Setting, **extra: Any) -> None:
+    if setting.min_block is not None:
+        extra["min_block"] = setting.min_block
     lms.enable(limit=setting.limit_bytes, device=str(setting.device), **extra)
 
 
@@ -242,50 +268,192 @@ def lms_fits(setting: Setting) -> Record:
     )
 
 
-def lms_reactive(setting: Setting) -> Record:
-    """LMS under a limit, with the caching allocator held to it (times `headroom`) as well."""
+def _under_limit(
+    setting: Setting, measure: Callable[[ModuleType, Setting, TrainStep], Record], **options: Any
+) -> Record:
+    """What `measure` finds under LMS with a limit, to which (times `headroom`) the caching
+    allocator is held as well. Afterwards the process is as before.
+
+    Errors have an attribute `fields`: what a record can say nevertheless.
+    """
     if setting.limit_bytes is None:
         raise ValueError("this method needs a limit, or a ratio and a plain run to apply it to")
     lms, device = _lms(), setting.device
     fraction_bytes = None
     if device.type == "cuda" and setting.headroom is not None:
-        total = torch.cuda.get_device_properties(device).total_memory
         fraction_bytes = int(setting.limit_bytes * setting.headroom)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, fraction_bytes / total), device)
-    _enable(lms, setting)
-    step: TrainStep | None = None
+    _set_fraction(device, fraction_bytes)
     try:
-        step = setting.build()
-        warm, count = _warm_up(setting, step, 4)
-        before = dict(lms.memory_stats())
-        timed = run_steps(step, count, device)
-        stats = dict(lms.memory_stats())
-        peaks = _engine_peaks(stats, memory.read_peaks(device))
+        _enable(lms, setting, **options)
+        try:
+            fields = measure(lms, setting, setting.build())
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # which hold the step
+            if not isinstance(error, NoPlan):
+                error.fields = {"stats": dict(lms.memory_stats())}
+            raise
+        finally:
+            # Disabling brings everything back, for which there must be room.
+            memory.release(device)
+            if fraction_bytes is not None:
+                _set_fraction(device, None)
+            _disable(lms)
     finally:
-        # Disabling brings everything back, for which there must be room.
-        step = None
-        memory.release(device)
+        # LMS, too, puts back what it found.
         if fraction_bytes is not None:
-            torch.cuda.set_per_process_memory_fraction(1.0, device)
-        _disable(lms)
+            _set_fraction(device, None)
+    return fields | {"fraction_bytes": fraction_bytes}
+
+
+def _set_fraction(device: torch.device, count: int | None) -> None:
+    """How much of the device the caching allocator may reserve; None: all of it."""
+    if device.type != "cuda":
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    fraction = 1.0 if count is None else min(1.0, count / total)
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
+def _reactive(lms: ModuleType, setting: Setting, step: TrainStep) -> Record:
+    device, sample = setting.device, setting.ballast and setting.ballast.sample
+    warm, count = _warm_up(setting, step, 4)
+    before = dict(lms.memory_stats())
+    timed = run_steps(step, count, device, sample)
+    stats = dict(lms.memory_stats())
     return (
-        _measured(timed, warm)
+        _measured(step, timed, warm)
         | _traffic(before, stats, len(timed.ms))
-        | peaks
-        | {"fraction_bytes": fraction_bytes, "stats": stats}
+        | _engine_peaks(stats, memory.read_peaks(device))
+        | {"stats": stats}
     )
+
+
+def lms_reactive(setting: Setting) -> Record:
+    """LMS under a limit, without plans."""
+    return _under_limit(setting, _reactive, plan="off")
+
+
+class NoPlan(RuntimeError):
+    """No plan came, or none was followed."""
+
+    def __init__(self, message: str, fields: Record) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
+class _Watch:
+    """To be called after each step: counts those carried out under a plan from end to end."""
+
+    def __init__(self, lms: ModuleType, ballast: Ballast | None) -> None:
+        self._lms, self._ballast = lms, ballast
+        self.stats: Record = dict(lms.memory_stats())
+        self.planned_steps = 0
+
+    def __call__(self) -> None:
+        before, self.stats = self.stats, dict(self._lms.memory_stats())
+        followed = self.stats["plan.steps"] > before["plan.steps"]
+        if followed and self.stats["plan.divergences"] == before["plan.divergences"]:
+            self.planned_steps += 1
+        if self._ballast is not None:
+            self._ballast.sample()
+
+
+def _until_planned(lms: ModuleType, setting: Setting, step: TrainStep) -> Timed:
+    """Steps until some were carried out under a plan; of a loop whose steps differ, its warm-up."""
+    loop = step.loop
+    wanted = setting.warmup or (loop.warmup if loop else PLANNED_STEPS)
+    warm, watch = Timed(), _Watch(lms, setting.ballast)
+    while True:
+        warm.extend(run_steps(step, 1, setting.device, watch))
+        if (len(warm.ms) if loop else watch.planned_steps) >= wanted:
+            return warm
+        stats = watch.stats
+        if not loop and (len(warm.ms) >= MOST_STEPS or sum(warm.ms) > MOST_SECONDS * 1e3):
+            raise NoPlan(
+                f"{watch.planned_steps} steps out of {len(warm.ms)} ({sum(warm.ms) / 1e3:.0f} s) "
+                f"were carried out under a plan, not {wanted}: {stats['plan.shapes']} kinds of "
+                f"step known, {stats['plan.planned']} planned, {stats['plan.divergences']} times "
+                "another step than planned",
+                {
+                    "planned": stats["plan.planned"] > 0,
+                    "warmup_ms": warm.ms,
+                    "losses": warm.losses,
+                    "stats": stats,
+                },
+            )
+        if stats["plan.shapes"] > 0:
+            lms.wait_for_plan(str(setting.device))
+
+
+def _promised(stats: Record) -> Record:
+    """What the plan last followed has promised; nulls if there is none."""
+    if not stats["plan.planned"]:
+        return {}
+    return {
+        "predicted_ms": stats["plan.predicted_us"] / 1e3,
+        "plan_peak": stats["plan.peak"],
+        "plan_arena": stats["plan.arena"],
+        "plan_arena_bound": stats["plan.arena_bound"],
+    }
+
+
+def _swap(lms: ModuleType, setting: Setting, step: TrainStep) -> Record:
+    device = setting.device
+    try:
+        warm = _until_planned(lms, setting, step)
+        reserved = memory.read_peaks(device)["reserved_peak"]
+        lms.reset_peak_memory_stats(str(device))
+        memory.reset_peaks(device)
+        count = setting.steps or (step.loop.steps if step.loop else TIMED_STEPS)
+        watch = _Watch(lms, setting.ballast)
+        before = watch.stats
+        timed = run_steps(step, count, device, watch)
+        stats = watch.stats
+    finally:
+        # Also of a step that failed: what was learnt may tell why.
+        if setting.trace is not None:
+            setting.trace.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lms.save_trace(str(setting.trace), str(device))
+            except RuntimeError as error:
+                print(f"no trace: {error}", flush=True)
+
+    def grown(key: str) -> int:
+        return stats.get(key, 0) - before.get(key, 0)
+
+    return (
+        _measured(step, timed, warm)
+        | _traffic(before, stats, len(timed.ms))
+        | _engine_peaks(stats, memory.read_peaks(device))
+        | _promised(stats)
+        | {
+            "warmup_ms": warm.ms,
+            "planned": stats["plan.planned"] > 0,
+            "plan_steps": watch.planned_steps,
+            "divergences": grown("plan.divergences"),
+            "misplaced": grown("arena.misplaced"),
+            "reserved_peak_warmup": reserved,
+            "stats": stats,
+        }
+    )
+
+
+def lms_swap(setting: Setting) -> Record:
+    """LMS under a limit, its copies planned: timed once plans are followed."""
+    return _under_limit(setting, _swap, plan="on", plan_seconds=setting.plan_seconds)
 
 
 METHODS: dict[str, Callable[[Setting], Record]] = {
     "plain": plain,
     "lms-fits": lms_fits,
     "lms-reactive": lms_reactive,
+    "lms-swap": lms_swap,
     "save_on_cpu": offload,
     "checkpoint": checkpoint,
 }
 
 # These change what the process may reserve, or need a device that nobody else has used.
-OWN_PROCESS = frozenset({"lms-reactive"})
+OWN_PROCESS = frozenset({"lms-reactive", "lms-swap"})
 
 
 def run(method: str, setting: Setting) -> Record:

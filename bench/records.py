@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,18 +30,35 @@ FIELDS: dict[str, str] = {
     "ratio": "peak in memory over the limit (or, without a limit, over the method's own peak)",
     "limit_bytes": "the budget of device memory",
     "fraction_bytes": "the most the caching allocator could reserve, if that was enforced",
-    "allocated_peak": "most bytes allocated on the device",
-    "reserved_peak": "most bytes the caching allocator held",
+    "allocated_peak": "most bytes allocated on the device (lms-swap: in the timed steps)",
+    "allocated_of_limit": "allocated_peak / limit_bytes",
+    "reserved_peak": "most bytes the allocators held (lms-swap: in the timed steps)",
+    "reserved_of_limit": "reserved_peak / limit_bytes",
+    "reserved_peak_warmup": "lms-swap: the same before the timed steps",
+    "ballast_bytes": "device memory taken by the harness, so that the limit cannot be passed",
+    "ballast_slack_bytes": "what it left free beside the limit, for kernels' code and the driver",
+    "device_used_before": "in use on the device, by the context, before the ballast and the model",
+    "device_used_peak": "most in use on the device but the ballast, after any step",
     "host_peak": "most bytes held on the host for the device",
     "file_peak": "most bytes held in files",
     "process_peak": "most resident memory of the process, of all its runs until then",
     "in_memory_ms": "median step of the plain run it is compared with",
-    "step_ms": "median of the timed steps",
+    "step_ms": "median of the timed steps; of a loop whose steps differ, their mean",
     "step_ms_all": "all timed steps",
     "overhead": "step_ms / in_memory_ms - 1 (lms-fits: median over alternating pairs)",
+    "over_reactive": "step_ms / step_ms of the reactive run at the same limit",
     "pair_ratios": "lms-fits: the ratio of each pair of blocks of steps",
-    "predicted_overhead": "what a plan promised",
+    "warmup_ms": "lms-swap: the steps before the timed ones, from the first on",
+    "planned": "lms-swap: whether a plan was made",
+    "plan_steps": "how many of the timed steps were carried out under a plan, from end to end",
+    "divergences": "how often a step turned out to be another than planned, in the timed steps",
+    "misplaced": "blocks that did not get their planned address, in the timed steps",
+    "predicted_ms": "the step time that the plan promised",
+    "predicted_overhead": "predicted_ms / in_memory_ms - 1",
     "bound_overhead": "what no plan could beat",
+    "plan_peak": "the peak of allocated bytes that the plan promised",
+    "plan_arena": "bytes of arena that the plan's addresses take",
+    "plan_arena_bound": "what no placement of that plan could beat",
     "bytes_out": "device to host, per step",
     "bytes_in": "host to device, per step",
     "bytes_recomputed": "made again instead of being copied, per step",
@@ -60,7 +78,7 @@ FIELDS: dict[str, str] = {
 def empty(step: str, method: str) -> Record:
     """A record with every field, nothing known but what ran."""
     record: Record = dict.fromkeys(FIELDS)
-    record.update(schema=1, step=step, method=method)
+    record.update(schema=2, step=step, method=method)
     return record
 
 
@@ -69,6 +87,11 @@ def finish(record: Record) -> Record:
     base, step = record["in_memory_ms"], record["step_ms"]
     if base and step and record["overhead"] is None:
         record["overhead"] = step / base - 1
+    if base and record["predicted_ms"]:
+        record["predicted_overhead"] = record["predicted_ms"] / base - 1
+    for kind in ("allocated", "reserved"):
+        if record["limit_bytes"] and record[f"{kind}_peak"]:
+            record[f"{kind}_of_limit"] = record[f"{kind}_peak"] / record["limit_bytes"]
     moved = (record["bytes_out"], record["bytes_in"])
     links = (record["link_out"], record["link_in"])
     if base and None not in (*moved, *links):
@@ -127,6 +150,13 @@ def _processor() -> str:
 
 def _driver() -> str | None:
     try:
+        facts = Path("/proc/driver/nvidia/version").read_text()
+        found = re.search(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s", facts)
+        if found:
+            return found[1]
+    except OSError:
+        pass
+    try:
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         out = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
         return out.splitlines()[0].strip()
@@ -163,15 +193,20 @@ def write(record: Record, path: Path) -> None:
 
 
 def read(path: Path) -> Record:
-    """A record from its file."""
-    return json.loads(path.read_text())
+    """A record from its file; fields that came into use after it was written are null."""
+    return dict.fromkeys(FIELDS) | json.loads(path.read_text())
+
+
+def read_files(directory: Path) -> dict[Path, Record]:
+    """The records in a directory, by file name; other JSON files are passed over."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        content = json.loads(path.read_text())
+        if isinstance(content, dict) and {"schema", "step", "method"} <= content.keys():
+            found[path] = read(path)
+    return found
 
 
 def read_all(directory: Path) -> list[Record]:
-    """The records in a directory, by file name; other JSON files are passed over."""
-    records = []
-    for path in sorted(directory.glob("*.json")):
-        content = read(path)
-        if isinstance(content, dict) and {"schema", "step", "method"} <= content.keys():
-            records.append(content)
-    return records
+    """The same without the files."""
+    return list(read_files(directory).values())

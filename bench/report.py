@@ -1,10 +1,19 @@
-"""Tables of results: `python bench/report.py [DIR]` prints a directory's records as Markdown."""
+"""Tables of results, as Markdown, and the bounds beside them.
+
+    python bench/report.py [DIR]                  one row a record
+    python bench/report.py [DIR] --planned        one row a planned run, and what it is up against
+    python bench/report.py [DIR] --merge-bounds bounds.json
+
+The last writes bounds into the records of runs under a limit: `{step: {ratio: overhead}}`, with
+ratios such as "1.25" or "2x", and overheads as fractions: 0.45 is 45 %.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +47,11 @@ def percent(value: Any) -> str:
 def times(value: Any) -> str:
     """A ratio, or a dash."""
     return "–" if value is None else f"{value:.2f}×"
+
+
+def share(value: Any) -> str:
+    """A share of something as per cent, or a dash."""
+    return "–" if value is None else f"{value * 100:.1f} %"
 
 
 def _same_bits(record: Record) -> str:
@@ -90,16 +104,120 @@ def first_line(text: str) -> str:
 
 def markdown(results: Sequence[Record]) -> str:
     """A Markdown table of the records, the machines they ran on, and what failed."""
-    header = [name for name, _ in COLUMNS]
     align = ["---", "---"] + ["---:"] * (len(COLUMNS) - 3) + ["---"]
-    lines = ["| " + " | ".join(cells) + " |" for cells in (header, align, *rows(results))]
+    return _table([name for name, _ in COLUMNS], align, rows(results)) + _remarks(results)
+
+
+def _table(header: Sequence[str], align: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in (header, align, *body))
+
+
+def _remarks(results: Sequence[Record]) -> str:
+    lines = []
     machines = sorted({describe_machine(r) for r in results})
     if machines:
         lines += ["", *(f"Measured on {text}." for text in machines)]
     failures = _failures(results)
     if failures:
         lines += ["", *(f"- {text}" for text in failures)]
-    return "\n".join(lines) + "\n"
+    return "".join(line + "\n" for line in lines)
+
+
+def _of_bound(record: Record) -> Any:
+    """Step time over the bound's."""
+    if record["overhead"] is None or record["bound_overhead"] is None:
+        return None
+    return (1 + record["overhead"]) / (1 + record["bound_overhead"])
+
+
+def _beside(results: Sequence[Record], record: Record, method: str) -> Any:
+    """The overhead of another method at the same step, and limit if it has one."""
+    for other in results:
+        alike = all(other[key] == record[key] for key in ("step", "machine"))
+        if alike and other["method"] == method:
+            if other["limit_bytes"] in (None, record["limit_bytes"]):
+                return other["overhead"]
+    return None
+
+
+_LOOPS = "loop_"
+
+
+def planned(results: Sequence[Record]) -> str:
+    """Markdown of the planned runs: bound, predicted and measured overhead side by side with the
+    reactive run at the same limit and with `save_on_cpu`; then the loops whose steps differ."""
+    swaps = [r for r in sorted(results, key=_order) if r["method"] == "lms-swap"]
+    columns: list[tuple[str, Callable[[Record], str]]] = [
+        ("step", lambda r: r["step"]),
+        ("ratio", lambda r: times(r["ratio"])),
+        ("limit GiB", lambda r: gib(r["limit_bytes"])),
+        ("bound", lambda r: percent(r["bound_overhead"])),
+        ("predicted", lambda r: percent(r["predicted_overhead"])),
+        ("measured", lambda r: percent(r["overhead"])),
+        ("over bound", lambda r: times(_of_bound(r))),
+        ("reactive", lambda r: percent(_beside(results, r, "lms-reactive"))),
+        ("save_on_cpu", lambda r: percent(_beside(results, r, "save_on_cpu"))),
+        ("bit-identical", _same_bits),
+        ("allocated of limit", lambda r: share(r["allocated_of_limit"])),
+        ("reserved of limit", lambda r: share(r["reserved_of_limit"])),
+    ]
+    loops: list[tuple[str, Callable[[Record], str]]] = [
+        ("loop", lambda r: r["step"]),
+        ("ratio", lambda r: times(r["ratio"])),
+        ("planned ms", lambda r: milliseconds(r["step_ms"])),
+        ("over reactive", lambda r: three_digits(r["over_reactive"])),
+        ("steps under a plan", lambda r: share(_planned_share(r))),
+        ("divergences", lambda r: "–" if r["divergences"] is None else str(r["divergences"])),
+        ("bit-identical", _same_bits),
+    ]
+    text = ""
+    for chosen, of_loops in ((columns, False), (loops, True)):
+        body = [
+            [show(record) for _, show in chosen]
+            for record in swaps
+            if record["step"].startswith(_LOOPS) == of_loops
+        ]
+        if body:
+            align = ["---"] + ["---:"] * (len(chosen) - 1)
+            text += ("\n" if text else "") + _table([name for name, _ in chosen], align, body)
+    return text + _remarks(swaps)
+
+
+def three_digits(value: Any) -> str:
+    """A ratio in which a per cent matters, or a dash."""
+    return "–" if value is None else f"{value:.3f}×"
+
+
+def _planned_share(record: Record) -> Any:
+    if record["plan_steps"] is None or not record["step_ms_all"]:
+        return None
+    return record["plan_steps"] / len(record["step_ms_all"])
+
+
+def merge_bounds(
+    directory: Path, bounds: Mapping[str, Mapping[str, float]]
+) -> tuple[int, list[str]]:
+    """Write bounds into the records in `directory` of runs under LMS with a limit, other than of
+    tiny steps. Returns how many records got one, and which bounds no planned run was found for."""
+    files = records.read_files(directory)
+    count, unused = 0, []
+    for step, of_ratio in bounds.items():
+        for text, overhead in of_ratio.items():
+            ratio, used = float(text.rstrip("x×")), False
+            for file, record in files.items():
+                if record["step"] != step or not record["ratio"] or not record["limit_bytes"]:
+                    continue
+                # A limit is whole bytes, so that its ratio is not exactly what was asked for.
+                near = abs(record["ratio"] / ratio - 1) < 1e-4
+                tiny = (record["options"] or {}).get("tiny", False)
+                if near and not tiny and record["method"] in ("lms-swap", "lms-reactive"):
+                    record["bound_overhead"] = overhead
+                    records.write(record, file)
+                    count += 1
+                    used = used or record["method"] == "lms-swap"
+            if not used:
+                unused.append(f"{step} {text}")
+    return count, unused
 
 
 def describe_machine(record: Record) -> str:
@@ -127,17 +245,28 @@ def terminal(results: Sequence[Record]) -> str:
 
 
 def main() -> None:
-    """Print the table of a directory of records."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Carry out the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", nargs="?", type=Path, default=records.ROOT / "bench/results")
     parser.add_argument("--step", action="append", help="only this step (may be repeated)")
+    parser.add_argument("--planned", action="store_true", help="the planned runs")
+    parser.add_argument("--merge-bounds", type=Path, metavar="FILE", help="fill in bounds")
     arguments = parser.parse_args()
+    if arguments.merge_bounds:
+        bounds = json.loads(arguments.merge_bounds.read_text())
+        count, unused = merge_bounds(arguments.directory, bounds)
+        print(f"bounds of {count} records written")
+        for what in unused:
+            print(f"no planned run of {what}")
+        return
     results = records.read_all(arguments.directory)
     if arguments.step:
         results = [r for r in results if r["step"] in arguments.step]
     if not results:
         parser.error(f"no records in {arguments.directory}")
-    print(markdown(results), end="")
+    print(planned(results) if arguments.planned else markdown(results), end="")
 
 
 if __name__ == "__main__":

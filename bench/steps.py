@@ -8,6 +8,7 @@ start from the same bits and see the same batch in every step.
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from bench.models.deeplabv3 import DeepLabV3, deeplabv3_resnet101
 from bench.models.googlenet import GoogLeNet
 from bench.models.llama import Llama, LlamaShape, next_token_loss
 from bench.models.resnet import ResNet, resnet50
+from bench.models.smallnet import SmallNet
 from bench.models.unet3d import UNet3d, dice_loss
 
 SEED = 20260101
@@ -35,6 +37,22 @@ class StepOptions:
     deterministic: bool = True
 
 
+@dataclass(frozen=True)
+class Loop:
+    """How the iterations of a step differ from each other.
+
+    What iteration i does follows from i alone. Runs are compared over the same iterations, so every
+    method runs as many: `warmup`, then `steps`, whose mean time counts.
+    """
+
+    # Prepares the step for the iteration of this number, counted from 0.
+    vary: Callable[[TrainStep, int], None]
+    # Iterations in a row that are sure to have every kind among them.
+    cycle: int
+    warmup: int
+    steps: int
+
+
 @dataclass
 class TrainStep:
     """A model with everything that one training iteration needs. Call it to run one iteration."""
@@ -47,9 +65,14 @@ class TrainStep:
     autocast: torch.dtype | None = None
     # Entered around each forward pass; `save_on_cpu` and its like.
     around_forward: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    loop: Loop | None = None
+    iteration: int = 0
 
     def __call__(self) -> Tensor:
         """Run one iteration; returns the loss (detached, still on the device)."""
+        if self.loop is not None:
+            self.loop.vary(self, self.iteration)
+        self.iteration += 1
         self.optimizer.zero_grad(set_to_none=True)
         with (
             self.around_forward(),
@@ -77,9 +100,7 @@ def _kind(options: StepOptions, default: str) -> dict[str, bool]:
 
 
 def _sgd(model: nn.Module, options: StepOptions) -> torch.optim.Optimizer:
-    return torch.optim.SGD(
-        model.parameters(), lr=0.01, momentum=0.9, **_kind(options, "foreach")
-    )
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **_kind(options, "foreach"))
 
 
 def _images(batch: int, side: int, *, channels_last: bool) -> Tensor:
@@ -173,6 +194,44 @@ def _llama(options: StepOptions) -> TrainStep:
     )
 
 
+def _small(options: StepOptions, batch: int, side: int) -> TrainStep:
+    model = SmallNet(10, width=8, depth=2) if options.tiny else SmallNet()
+    return _classifier(model, options, batch, side, torch.bfloat16)
+
+
+def _loop_shapes(options: StepOptions) -> TrainStep:
+    """Five iterations with one size of images and batch, five with another, and so on."""
+    every = 5
+    sizes = ((4, 48), (6, 40)) if options.tiny else ((128, 224), (160, 192))
+    step = _small(options, *sizes[0])
+    batch, side = sizes[1]
+    images = _images(batch, side, channels_last=True)
+    classes = torch.randint(step.model.fc.out_features, (batch,))
+    batches = ((step.inputs, step.target), (images, classes))
+
+    def vary(changed: TrainStep, iteration: int) -> None:
+        changed.inputs, changed.target = batches[iteration // every % 2]
+
+    step.loop = Loop(vary, cycle=2 * every, warmup=30, steps=30)
+    return step
+
+
+def takes_branch(iteration: int) -> bool:
+    """A coin for each iteration of `loop_branch`, the same in every run."""
+    return random.Random(SEED + iteration).random() < 0.5
+
+
+def _loop_branch(options: StepOptions) -> TrainStep:
+    """Every second iteration on average runs a block of layers that the others leave out."""
+    step = _small(options, *((4, 48) if options.tiny else (128, 224)))
+
+    def vary(changed: TrainStep, iteration: int) -> None:
+        changed.model.use_extra = takes_branch(iteration)
+
+    step.loop = Loop(vary, cycle=10, warmup=30, steps=30)
+    return step
+
+
 STEPS: dict[str, Callable[[StepOptions], TrainStep]] = {
     "resnet50_bf16_256x224": _resnet50_bf16,
     "resnet50_tf32_4x2000": _resnet50_tf32,
@@ -180,6 +239,8 @@ STEPS: dict[str, Callable[[StepOptions], TrainStep]] = {
     "googlenet_bf16_15x1120": _googlenet,
     "unet3d_bf16_192": _unet3d,
     "llama1b_adamw_bf16_4x2048": _llama,
+    "loop_shapes": _loop_shapes,
+    "loop_branch": _loop_branch,
 }
 
 

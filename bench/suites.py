@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 GIB = 2**30
@@ -15,6 +16,9 @@ class Run:
     method: str
     limit_bytes: int | None = None
     ratio: float | None = None
+    # Instead of the method's own numbers of steps.
+    warmup: int | None = None
+    steps: int | None = None
 
     def label(self) -> str:
         """Names the run's file, after the step's name."""
@@ -50,18 +54,69 @@ class Suite:
         def shrink(run: Run) -> Run:
             if run.limit_bytes is None:
                 return run
-            return Run(run.method, ratio=self.tiny_ratios[run.limit_bytes])
+            return replace(run, limit_bytes=None, ratio=self.tiny_ratios[run.limit_bytes])
 
         jobs = (Job(j.step, tuple(shrink(r) for r in j.runs), j.seconds) for j in self.jobs)
         return Suite(tuple(jobs))
 
+    def only(
+        self,
+        steps: Collection[str] = (),
+        methods: Collection[str] = (),
+        ratios: Collection[float] = (),
+    ) -> Suite:
+        """The runs that are of these steps, methods and ratios (runs without a ratio are of every
+        one); what is empty does not choose."""
+
+        def chosen(run: Run) -> bool:
+            of_method = not methods or run.method in methods
+            return of_method and (not ratios or run.ratio is None or run.ratio in ratios)
+
+        jobs = []
+        for job in self.jobs:
+            runs = tuple(run for run in job.runs if chosen(run))
+            if runs and (not steps or job.step in steps):
+                jobs.append(Job(job.step, runs, job.seconds * len(runs) / len(job.runs)))
+        return Suite(tuple(jobs), self.tiny_ratios)
+
 
 _TODAY = (Run("plain"), Run("checkpoint"), Run("save_on_cpu"), Run("lms-fits"))
 _RESNET, _LLAMA = "resnet50_bf16_256x224", "llama1b_adamw_bf16_4x2048"
+_UNET, _DEEPLAB = "unet3d_bf16_192", "deeplabv3_r101_bf16_16x513"
 
 
 def _limited(step: str, seconds: float, **run: Any) -> Job:
     return Job(step, (Run("lms-reactive", **run),), seconds)
+
+
+def _planned() -> Suite:
+    """Steps planned at two limits each, then the same limits without plans. The plain runs are as
+    long as those compared with them."""
+    base = (Run("plain", warmup=4, steps=16), Run("save_on_cpu", warmup=2, steps=2))
+    # Seconds: of the first two; of the planned run, and of the reactive one.
+    rows = (
+        (_UNET, (2.0, 3.0), 35, 26, 22),
+        (_RESNET, (1.25, 2.0), 28, 22, 16),
+        (_LLAMA, (1.25, 1.5), 40, 32, 26),
+        (_DEEPLAB, (1.25, 2.0), 38, 26, 20),
+    )
+    jobs = []
+    for step, ratios, today, planned, _ in rows:
+        jobs.append(Job(step, base, today))
+        jobs += [Job(step, (Run("lms-swap", ratio=ratio),), planned) for ratio in ratios]
+    for step, ratios, _, _, reactive in rows:
+        jobs += [_limited(step, reactive, ratio=ratio, warmup=2, steps=3) for ratio in ratios]
+    return Suite(tuple(jobs))
+
+
+def _loops() -> Suite:
+    """Loops whose steps differ, at half of what they need, with plans and without."""
+    jobs = []
+    for step in ("loop_shapes", "loop_branch"):
+        jobs.append(Job(step, (Run("plain"),), 15))
+        jobs.append(_limited(step, 22, ratio=2.0))
+        jobs.append(Job(step, (Run("lms-swap", ratio=2.0),), 30))
+    return Suite(tuple(jobs))
 
 
 SUITES: dict[str, Suite] = {
@@ -81,9 +136,9 @@ SUITES: dict[str, Suite] = {
             job
             for step, seconds in (
                 ("resnet50_tf32_4x2000", 60.0),
-                ("deeplabv3_r101_bf16_16x513", 50.0),
+                (_DEEPLAB, 50.0),
                 ("googlenet_bf16_15x1120", 40.0),
-                ("unet3d_bf16_192", 50.0),
+                (_UNET, 50.0),
             )
             for job in (
                 Job(step, (Run("plain"),), 25.0),
@@ -91,4 +146,6 @@ SUITES: dict[str, Suite] = {
             )
         )
     ),
+    "planned": _planned(),
+    "loops": _loops(),
 }

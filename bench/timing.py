@@ -26,6 +26,11 @@ class Timed:
         """Median time of a step."""
         return statistics.median(self.ms)
 
+    @property
+    def mean_ms(self) -> float:
+        """Mean time of a step."""
+        return statistics.fmean(self.ms)
+
     def extend(self, other: Timed) -> None:
         """Append the steps of `other`."""
         self.ms += other.ms
@@ -44,8 +49,13 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def run_steps(step: Callable[[], torch.Tensor], count: int, device: torch.device) -> Timed:
-    """Run `count` steps, each from an idle device to an idle device.
+def run_steps(
+    step: Callable[[], torch.Tensor],
+    count: int,
+    device: torch.device,
+    after_each: Callable[[], None] | None = None,
+) -> Timed:
+    """Run `count` steps, each from an idle device to an idle device, `after_each` between them.
 
     On a GPU the time is between events around the step, elsewhere of the wall clock. Losses are
     read outside the timed part and kept as hexadecimal floats, so that equal means equal bits.
@@ -68,6 +78,8 @@ def run_steps(step: Callable[[], torch.Tensor], count: int, device: torch.device
                 loss = step()
                 timed.ms.append((time.perf_counter() - start) * 1e3)
             timed.losses.append(float(loss.item()).hex())
+            if after_each is not None:
+                after_each()
     return timed
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import traceback
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from bench import memory, methods, records
+from bench.ballast import Ballast
 from bench.steps import StepOptions, configure
 from bench.timing import measure_link
 
@@ -34,8 +36,10 @@ def _setting(request: dict[str, Any], run: dict[str, Any], reference: Any) -> me
         limit_bytes=limit,
         headroom=request["headroom"],
         min_block=request["min_block"],
-        warmup=request["warmup"],
-        steps=request["steps"],
+        warmup=run.get("warmup"),
+        steps=run.get("steps"),
+        plan_seconds=request["plan_seconds"],
+        trace=Path(run["trace"]) if run.get("trace") else None,
         reference=reference,
     )
 
@@ -58,12 +62,44 @@ def _one(
         if reference is not None and setting.limit_bytes:
             record["in_memory_ms"] = reference["in_memory_ms"]
             record["ratio"] = reference["allocated_peak"] / setting.limit_bytes
-        record.update(methods.run(run["method"], setting))
+        with ExitStack() as stack:
+            if _takes_ballast(request, setting, run["method"]):
+                memory.release(setting.device)
+                setting.ballast = stack.enter_context(
+                    Ballast(setting.device, setting.limit_bytes, request["ballast_slack"])
+                )
+                stack.callback(lambda: record.update(setting.ballast.fields()))
+            record.update(methods.run(run["method"], setting))
     except Exception as error:  # a failed run is a result, and the next one may succeed
         traceback.print_exc()
         record["error"] = _describe(error)
         record.update(memory.read_peaks(torch.device(request["device"])))
+        record.update(getattr(error, "fields", {}))
+        records.compare_losses(record, reference)
     return records.finish(record)
+
+
+def _takes_ballast(request: dict[str, Any], setting: methods.Setting, method: str) -> bool:
+    return (
+        setting.device.type == "cuda"
+        and setting.limit_bytes is not None
+        and method in methods.OWN_PROCESS
+        and request["ballast_slack"] is not None
+    )
+
+
+def _incomparable(reference: records.Record, facts: records.Record) -> str | None:
+    """Why runs of this process cannot be compared with that plain run; None if they can."""
+    if reference["error"]:
+        return "it failed"
+    theirs, ours = reference["machine"], facts["machine"]
+    if theirs and any(theirs[key] != ours[key] for key in ("gpu", "torch")):
+        return "it ran on another machine or PyTorch"
+    theirs, ours = reference["options"], facts["options"]
+    # What the process and the limit are like does not change a plain run.
+    if theirs and any(theirs[key] != ours[key] for key in asdict(StepOptions())):
+        return "it had other options"
+    return None
 
 
 def _facts(request: dict[str, Any]) -> records.Record:
@@ -76,6 +112,7 @@ def _facts(request: dict[str, Any]) -> records.Record:
     commit, dirty = records.commit()
     options = asdict(StepOptions(**request["options"]))
     options["headroom"] = request["headroom"]
+    options["plan_seconds"] = request["plan_seconds"]
     options["alloc_conf"] = os.environ.get(
         "PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
     )
@@ -97,7 +134,8 @@ def main(request_path: str) -> None:
     configure(request["step"], StepOptions(**request["options"]))
     facts = _facts(request)
     reference = records.read(Path(request["reference"])) if request.get("reference") else None
-    if reference is not None and reference["error"]:
+    if reference is not None and (why := _incomparable(reference, facts)):
+        print(f"  not compared with {request['reference']}: {why}", flush=True)
         reference = None
     for run in request["runs"]:
         record = _one(request, run, facts, reference)

@@ -63,12 +63,14 @@ class FakeLms:
         self.limits: list[int | None] = []
         self.on = False
         self.queries = 0
+        self.options: dict[str, object] = {}
 
-    def enable(self, limit, device, min_block) -> None:
+    def enable(self, limit, device, min_block, **options) -> None:
         assert not self.on
         self.on = True
         self.calls.append("enable")
         self.limits.append(limit)
+        self.options = options
 
     def disable(self) -> None:
         assert self.on
@@ -165,6 +167,7 @@ def test_lms_reactive_passes_the_limit_and_reports_traffic_per_step(fake_lms):
     reference["allocated_peak"] = 3000
     fields = methods.run("lms-reactive", setting(limit_bytes=2000, reference=reference))
     assert fake_lms.limits == [2000]
+    assert fake_lms.options == {"plan": "off"}
     assert not fake_lms.on
     assert (fields["bytes_out"], fields["bytes_in"], fields["bytes_recomputed"]) == (300, 200, 0)
     assert (fields["allocated_peak"], fields["host_peak"], fields["file_peak"]) == (77, 55, 33)
@@ -177,7 +180,7 @@ def test_lms_is_disabled_when_a_step_fails(fake_lms, monkeypatch):
         raise torch.OutOfMemoryError("too large")
 
     monkeypatch.setattr(methods, "run_steps", out_of_memory)
-    for method in ("lms-reactive", "lms-fits"):
+    for method in ("lms-reactive", "lms-swap", "lms-fits"):
         with pytest.raises(torch.OutOfMemoryError):
             methods.run(method, setting(limit_bytes=2000))
         assert not fake_lms.on
@@ -190,10 +193,10 @@ def request(runs: list[dict], **changes) -> dict:
         "device": "cpu",
         "headroom": 1.0,
         "min_block": "4KiB",
-        "warmup": 1,
-        "steps": 1,
+        "plan_seconds": 0.5,
+        "ballast_slack": None,
         "reference": None,
-        "runs": runs,
+        "runs": [{"warmup": 1, "steps": 1} | run for run in runs],
     }
     return fields | changes
 
@@ -218,7 +221,7 @@ def test_a_failed_run_is_recorded_and_the_next_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_ratio_becomes_a_limit_and_needs_a_peak(fake_lms):
-    run_asked = {"method": "lms-reactive", "ratio": 2.0}
+    run_asked = {"method": "lms-reactive", "ratio": 2.0, "warmup": 1, "steps": 1}
     reference = records.empty(STEP, "plain") | methods.run("plain", setting())
     reference["allocated_peak"] = 4000
     result = worker._one(request([]), run_asked, {}, reference)
