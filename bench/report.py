@@ -264,6 +264,8 @@ def main() -> None:
     results = records.read_all(arguments.directory)
     if arguments.step:
         results = [r for r in results if r["step"] in arguments.step]
+    if arguments.planned and not any(r["method"] == "lms-swap" for r in results):
+        parser.error(f"no planned runs in {arguments.directory}")
     if not results:
         parser.error(f"no records in {arguments.directory}")
     print(planned(results) if arguments.planned else markdown(results), end="")
