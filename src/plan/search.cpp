@@ -93,13 +93,24 @@ class Search {
 
   bool mutate(Choice& choice, Tactics& tactics) {
     const auto& useful = choice.useful();
-    const int kind = any(10);
+    const int kind = any(12);
     if (kind == 0) {
       std::uniform_real_distribution<double> factor(-1, 1);
       tactics.lead_ms = std::clamp(tactics.lead_ms * std::exp(factor(random_)), 0.01, 1000.0);
       return true;
     }
     const int g = useful[static_cast<std::size_t>(any(useful.size()))];
+    if (kind >= 9) {
+      for (int tries = 0; tries < 50; ++tries) {
+        const int g = useful[static_cast<std::size_t>(any(useful.size()))];
+        if (choice.chosen()[static_cast<std::size_t>(g)] == 0) continue;
+        tactics.delays.resize(model_.gaps.size());
+        int& delay = tactics.delays[static_cast<std::size_t>(g)];
+        delay = any(3) == 0 ? 0 : delay + any(41) - 20;
+        return true;
+      }
+      return false;
+    }
     const bool chosen = choice.chosen()[static_cast<std::size_t>(g)] != 0;
     if (!chosen) {
       choice.add(g);

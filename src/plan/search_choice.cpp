@@ -6,6 +6,16 @@
 #include "base/error.h"
 
 namespace lms {
+namespace {
+
+/// Of an operator of StepModel.
+std::string name_of(std::size_t op, const Trace& trace) {
+  if (op == 0) return "the beginning of the step";
+  if (op > trace.operators.size()) return "the end of the step";
+  return "operator " + std::to_string(op - 1) + " (" + trace.operators[op - 1].name + ")";
+}
+
+}  // namespace
 
 Choice::Choice(const StepModel& model, const Trace& trace, Bytes budget)
     : model_(&model), chosen_(model.gaps.size()), version_uses_(model.versions.size()) {
@@ -17,13 +27,10 @@ Choice::Choice(const StepModel& model, const Trace& trace, Bytes budget)
   const auto worst = std::ranges::min_element(emptiest);
   if (worst != emptiest.end() && *worst < 0) {
     const auto at = static_cast<std::size_t>(worst - emptiest.begin());
-    throw OutOfMemory(
-        (at == 0
-             ? std::string("the beginning of the step")
-             : "operator " + std::to_string(at - 1) + " (" + trace.operators[at - 1].name + ")") +
-        " needs " + format_bytes(budget - *worst) +
-        " at one time, with all else moved away; the budget is " + format_bytes(budget) +
-        ", at least " + std::to_string(budget - *worst) + " bytes would work");
+    throw OutOfMemory(name_of(at, trace) + " needs " + format_bytes(budget - *worst) +
+                      " at one time, with all else moved away; the budget is " +
+                      format_bytes(budget) + ", at least " + std::to_string(budget - *worst) +
+                      " bytes would work");
   }
   std::vector<int> full(n + 1);
   for (std::size_t op = 0; op < n; ++op) full[op + 1] = full[op] + (room_[op] < 0 ? 1 : 0);

@@ -62,6 +62,12 @@ void Decoder::prepare(const std::vector<char>& chosen) {
   for (const int g : by_begin_) {
     if (chosen[static_cast<std::size_t>(g)] != 0) leavers_.push_back(g);
   }
+  copiers_ = leavers_;
+  if (!tactics_.delays.empty()) {
+    std::ranges::stable_sort(copiers_, {}, [&](int g) {
+      return place(g).begin + tactics_.delays[static_cast<std::size_t>(g)];
+    });
+  }
   for (const int g : by_need_) {
     if (chosen[static_cast<std::size_t>(g)] != 0) needers_.push_back(g);
   }
@@ -231,8 +237,8 @@ void Decoder::forget(int copy) {
 void Decoder::feed_out(double horizon) {
   horizon += tactics_.store_ms;
   int passed = 0;
-  for (std::size_t i = next_copy_; i < leavers_.size() && clock_.out_backlog() < horizon; ++i) {
-    const int g = leavers_[i];
+  for (std::size_t i = next_copy_; i < copiers_.size() && clock_.out_backlog() < horizon; ++i) {
+    const int g = copiers_[i];
     const Place& where = place(g);
     const Copy& copy = copy_of(g);
     const bool over = !where.covers && where.need <= at_;
@@ -242,7 +248,7 @@ void Decoder::feed_out(double horizon) {
     }
     if (at_ < boundary_) {
       // Nothing may be under way when the step ends.
-      if (where.begin > boundary_) return;
+      if (where.begin > boundary_) continue;
       const double left =
           begins_[static_cast<std::size_t>(boundary_)] - begins_[static_cast<std::size_t>(at_)];
       const double takes = latency_ + static_cast<double>(gap(g).bytes) / out_rate_;
@@ -272,7 +278,8 @@ void Decoder::feed_in(double horizon) {
   while (!away_.empty() && clock_.in_backlog() < horizon) {
     const int g = by_need_[static_cast<std::size_t>(away_.front())];
     const Place& where = place(g);
-    if (state(g) != State::kAway) {  // came in when it was due
+    // It came in when it was due, and may have left again, over the cut.
+    if (state(g) != State::kAway || where.need <= at_) {
       std::ranges::pop_heap(away_, std::greater<>{});
       away_.pop_back();
       continue;
@@ -295,7 +302,7 @@ void Decoder::feed_in(double horizon) {
 
 void Decoder::tell(Action action, int g) {
   // Before the model's operator 0 is after the trace's last.
-  const int before = now_ == 0 ? operators_ - 1 : now_ - 1;
+  const int before = now_ == 0 ? operators_ - 2 : now_ - 1;
   events_.push_back({before, action, gap(g).block});
 }
 

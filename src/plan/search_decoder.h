@@ -10,6 +10,9 @@ namespace lms {
 
 /// What is to be decided about a plan beyond which gaps may be swapped.
 struct Tactics {
+  /// By gap, if not empty: its place in the queue of copies out, so many operators before
+  /// (negative) or after the one that its beginning gives it.
+  std::vector<int> delays = {};
   double lead_ms = 1;   ///< copies in start this much before they must, if memory allows
   double store_ms = 0;  ///< copies that lanes hold in store, beyond the next operator
 };
@@ -104,6 +107,7 @@ class Decoder {
 
   Tactics tactics_;
   std::vector<int> leavers_;  ///< chosen gaps in the order of their beginning
+  std::vector<int> copiers_;  ///< in the order of their copies out
   std::vector<int> needers_;  ///< chosen gaps in the order of need
   std::vector<State> states_;
   std::vector<Copy> copies_;

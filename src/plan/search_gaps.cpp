@@ -22,7 +22,7 @@ class Finder {
       }
       if (!trace_.blocks[id].born_in_step) blocks_[id].version = new_version(id, 1);
     }
-    for (int at = 1; at < model_.operators; ++at) operate(at);
+    for (int at = 1; at < model_.operators - 1; ++at) operate(at);
     for (TraceBlockId id = 0; id < blocks_.size(); ++id) end_step(id);
   }
 
@@ -70,14 +70,8 @@ class Finder {
 
   void write(TraceBlockId id, int at) {
     Life& life = blocks_[id];
-    if (life.version != kNever) close_version(id, at);
     life.version = new_version(id, at + 1);
     life.written = true;
-  }
-
-  void close_version(TraceBlockId id, int end) {
-    Version& version = model_.versions[static_cast<std::size_t>(blocks_[id].version)];
-    version.life = end - version.ready;
   }
 
   void operate(int at) {
@@ -92,7 +86,6 @@ class Finder {
     for (const TraceBlockId id : op.frees) {
       Life& life = blocks_[id];
       gap(id, std::max(1, life.last + 1), at + 1, false, life.version);
-      close_version(id, at + 1);
       life.dead = true;
     }
   }
@@ -100,24 +93,19 @@ class Finder {
   void end_step(TraceBlockId id) {
     Life& life = blocks_[id];
     const int n = model_.operators;
-    if (trace_.blocks[id].born_in_step) {
-      if (life.dead) return;
-      // What the next step knows must be there when it begins. Anything else is gone then.
-      gap(id, life.last + 1, life.carried ? n : n + 1, life.carried, life.version);
-      close_version(id, n);
-      if (!life.carried) model_.freed.front() += trace_.blocks[id].bytes;
+    if (!trace_.blocks[id].born_in_step && !life.dead && !life.carried) {
+      if (life.first != kNever) wrap(id);
       return;
     }
-    if (life.dead || life.carried) {
+    if (!trace_.blocks[id].born_in_step) {
       gap(id, 1, life.first, true, life.versions.front());
       if (life.dead && !life.carried) model_.born.front() += trace_.blocks[id].bytes;
-      if (life.dead) return;
-      model_.freed.front() += trace_.blocks[id].bytes;
-      gap(id, std::max(1, life.last + 1), n + 1, false, life.version);
-      close_version(id, n);
-      return;
     }
-    if (life.first != kNever) wrap(id);
+    if (life.dead) return;
+    // What the next step knows must be there at the end. Anything else is not wanted again.
+    const bool heir = trace_.blocks[id].born_in_step && life.carried;
+    gap(id, std::max(1, life.last + 1), heir ? n - 1 : n, heir, life.version);
+    if (!heir) model_.freed.back() += trace_.blocks[id].bytes;
   }
 
   /// The gap over the step's end of a block that serves every step.
@@ -130,7 +118,6 @@ class Finder {
     } else {
       // What the step's last write leaves is what the next step begins with.
       const int first = life.versions.front();
-      last.life = n + model_.versions[static_cast<std::size_t>(first)].life + 1 - last.ready;
       for (const int index : life.gaps) {
         int& version = model_.gaps[static_cast<std::size_t>(index)].version;
         if (version == first) version = life.version;
@@ -147,24 +134,30 @@ class Finder {
 }  // namespace
 
 StepModel::StepModel(const Trace& trace)
-    : operators(static_cast<int>(trace.operators.size()) + 1), blocks(trace.blocks.size()) {
-  born.assign(1, 0);
-  freed.assign(1, 0);
-  taken.assign(1, 0);
-  ms.assign(1, 0);
+    : operators(static_cast<int>(trace.operators.size()) + 2), blocks(trace.blocks.size()) {
+  const auto n = static_cast<std::size_t>(operators);
+  born.reserve(n);
+  freed.reserve(n);
+  taken.reserve(n);
+  ms.reserve(n);
+  const auto add = [this](Bytes made, Bytes used, Bytes gone, double time) {
+    born.push_back(made);
+    taken.push_back(made + used);
+    freed.push_back(gone);
+    ms.push_back(time);
+  };
+  add(0, 0, 0, 0);
   for (const TraceOperator& op : trace.operators) {
     Bytes made = 0;
     Bytes gone = 0;
     for (const TraceBlockId id : op.allocs) made += trace.blocks[id].bytes;
     for (const TraceBlockId id : op.frees) gone += trace.blocks[id].bytes;
-    born.push_back(made);
-    taken.push_back(made + op.workspace);
-    freed.push_back(gone);
-    ms.push_back(op.ms);
+    add(made, op.workspace, gone, op.ms);
   }
+  add(0, 0, 0, 0);
   Finder(trace, *this).run();
   taken.front() = born.front();
-  Bytes alive = freed.front() - born.front();
+  Bytes alive = -born.front();
   for (const TraceBlock& block : trace.blocks) alive += block.born_in_step ? 0 : block.bytes;
   double sum = 0;
   for (std::size_t op = 0; op < ms.size(); ++op) {

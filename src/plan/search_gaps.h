@@ -22,12 +22,12 @@ struct Gap {
 struct Version {
   bool clean = false;  ///< never written in any step: its copy is always valid
   int ready = 0;       ///< before this operator its copy out may start at the earliest
-  int life = 0;        ///< operators from `ready` until it is written again or dies
 };
 
-/// What a search needs to know of a trace. Its operator 0 stands for the moment at which the step
-/// begins: it takes no time, and makes what is there though the step before did not leave it.
-/// Operator i + 1 is the trace's operator i.
+/// What a search needs to know of a trace. Its operator i + 1 is the trace's operator i. The first
+/// and the last stand for the moments at which the step begins and ends: they take no time. The
+/// last ends what the next step does not know, the first makes what is there though the step before
+/// did not leave it.
 struct StepModel {
   explicit StepModel(const Trace& trace);
 
