@@ -8,10 +8,26 @@
 namespace lms {
 namespace {
 
-/// The moment at which most bytes are taken.
-std::int32_t fullest_moment(const std::vector<Rectangle>& rectangles, std::int32_t period) {
+/// For every rectangle the logarithm of the time that it lasts, where a moment counts by how full
+/// it is, to the power of `power`: what is there when it is tight comes out longest.
+std::vector<float> crowded_time(const std::vector<Rectangle>& rectangles, std::int32_t period,
+                                double power) {
   const std::vector<Bytes> taken = bytes_by_moment(rectangles, period);
-  return static_cast<std::int32_t>(std::ranges::max_element(taken) - taken.begin());
+  const auto most = static_cast<double>(std::ranges::max(taken));
+  std::vector<double> until{0};  // of two periods
+  until.reserve(2 * taken.size() + 1);
+  for (std::size_t moment = 0; moment < 2 * taken.size(); ++moment) {
+    const double full = static_cast<double>(taken[moment % taken.size()]) / most;
+    until.push_back(until.back() + std::pow(full, power) + 1e-4);
+  }
+  std::vector<float> result;
+  result.reserve(rectangles.size());
+  for (const Rectangle& rectangle : rectangles) {
+    const auto begin = static_cast<std::size_t>(rectangle.begin);
+    const auto end = begin + static_cast<std::size_t>(rectangle.length);
+    result.push_back(static_cast<float>(std::log(until[end] - until[begin])));
+  }
+  return result;
 }
 
 }  // namespace
@@ -68,22 +84,22 @@ Bytes PackingSearch::run(std::vector<Bytes>& addresses) {
 }
 
 void PackingSearch::start() {
-  // The longest first; the larger may count too, and what is there at the fullest moment.
-  constexpr std::array kFullest{0.0F, 2.0F, 50.0F};
+  // The longest first; the larger may count too.
+  constexpr std::array kPower{16.0, 0.0, 64.0, 4.0};
   constexpr std::array kTouch{0.0F, 1.0F, 3.0F};
   constexpr std::array kSize{0.0F, 0.3F, 1.0F};
-  const std::int32_t fullest_at = fullest_moment(rectangles_, period_);
-  for (const float fullest : kFullest) {
+  std::array<std::vector<float>, kPower.size()> times;
+  for (const float size : kSize) {
     for (const float touch : kTouch) {
-      for (const float size : kSize) {
+      for (std::size_t p = 0; p < kPower.size(); ++p) {
         if (!packings_.empty() && seconds_left() < 0.7 * seconds_) return;
+        if (times[p].empty()) times[p] = crowded_time(rectangles_, period_, kPower[p]);
         Packing& packing = packings_.emplace_back();
+        packing.keys = times[p];
         packing.touch = touch;
         packing.addresses.resize(rectangles_.size());
-        for (const Rectangle& rectangle : rectangles_) {
-          packing.keys.push_back(std::log(static_cast<float>(rectangle.length)) +
-                                 size * std::log(static_cast<float>(rectangle.size)) +
-                                 (there_at(rectangle, fullest_at) ? fullest : 0));
+        for (std::size_t i = 0; i < rectangles_.size(); ++i) {
+          packing.keys[i] += size * std::log(static_cast<float>(rectangles_[i].size));
         }
         packing.top = skyline_.pack(packing.keys, touch, packing.addresses,
                                     std::numeric_limits<Bytes>::max());
