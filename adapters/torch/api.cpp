@@ -11,6 +11,11 @@
 #include "adapters/torch/errors.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
+#include "trace/trace.h"
+
+namespace lms {
+void save_trace(const Trace&, const std::string&);
+}
 
 namespace lms::torch {
 
@@ -22,6 +27,9 @@ void enable(const Options& options) {
   settings.directory = options.directory;
   settings.stress = options.stress;
   settings.verify = options.verify;
+  settings.plan = options.plan;
+  settings.plan_at_once = options.plan_at_once;
+  settings.plan_seconds = options.plan_seconds;
   guarded([&] { enable_device(options.device, settings); });
 }
 
@@ -47,6 +55,31 @@ std::map<std::string, std::int64_t> memory_stats(const std::string& device) {
 void reset_peak_memory_stats(const std::string& device) {
   guarded([&] {
     for (DeviceManager* manager : managers_of(device, false)) manager->reset_peak();
+  });
+}
+
+void step(const std::string& device) {
+  guarded([&] {
+    for (DeviceManager* manager : managers_of(device, false)) manager->pilot().mark_step();
+  });
+}
+
+void wait_for_plan(const std::string& device) {
+  guarded([&] {
+    for (DeviceManager* manager : managers_of(device, false)) manager->pilot().wait_for_plan();
+  });
+}
+
+void save_trace(const std::string& path, const std::string& device) {
+  guarded([&] {
+    for (DeviceManager* manager : managers_of(device, false)) {
+      const auto script = manager->pilot().current();
+      if (!script) continue;
+      lms::save_trace(script->shape.trace, path);
+      return;
+    }
+    throw Error("LMS: no step is known yet on " + (device.empty() ? "any device" : device) +
+                "; steps are learnt once blocks have had to leave the device");
   });
 }
 

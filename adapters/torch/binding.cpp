@@ -15,8 +15,10 @@ namespace lms::torch {
 namespace {
 
 void enable_with(const std::string& device, std::int64_t limit, std::int64_t host_limit,
-                 std::int64_t min_block, const std::string& directory, bool stress, bool verify) {
-  enable({device, limit, host_limit, min_block, directory, stress, verify});
+                 std::int64_t min_block, const std::string& directory, bool stress, bool verify,
+                 bool plan, bool plan_at_once, double plan_seconds) {
+  enable({device, limit, host_limit, min_block, directory, stress, verify, plan, plan_at_once,
+          plan_seconds});
 }
 
 std::vector<std::string> devices() { return enabled_devices(); }
@@ -126,7 +128,7 @@ std::vector<double> measure_link(const std::string& device, std::int64_t bytes) 
 TORCH_LIBRARY(lms, m) {
   m.def(
       "enable(str device, int limit, int host_limit, int min_block, str directory, bool stress, "
-      "bool verify) -> ()",
+      "bool verify, bool plan, bool plan_at_once, float plan_seconds) -> ()",
       &lms::torch::enable_with);
   m.def("disable(str device) -> ()", &lms::torch::disable);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);
@@ -137,6 +139,9 @@ TORCH_LIBRARY(lms, m) {
   m.def("stats(str device) -> Dict(str, int)", &lms::torch::stats);
   m.def("reset_peak(str device) -> ()", &lms::torch::reset_peak_memory_stats);
   m.def("reclaim_inactive(str device) -> int", &lms::torch::reclaim_inactive);
+  m.def("step(str device) -> ()", &lms::torch::step);
+  m.def("wait_for_plan(str device) -> ()", &lms::torch::wait_for_plan);
+  m.def("save_trace(str path, str device) -> ()", &lms::torch::save_trace);
   m.def("access(Tensor t) -> ()", &lms::torch::access);
   m.def("scope_begin() -> ()", &lms::torch::scope_begin);
   m.def("scope_end() -> ()", &lms::torch::scope_end);

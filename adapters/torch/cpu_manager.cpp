@@ -4,7 +4,10 @@
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -15,6 +18,7 @@
 #include "adapters/torch/registry.h"
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
+#include "pilot/pilot.h"
 #include "tiers/file_store.h"
 #include "tiers/paged_region.h"
 
@@ -60,13 +64,35 @@ class CpuAllocator final : public c10::Allocator {
 
 class CpuMover final : public Mover {
  public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Bytes moved, and the time for which the caller stood still for them.
+  struct Moved {
+    std::atomic<Bytes> bytes{0};
+    std::atomic<std::int64_t> ns{0};
+
+    void add(Bytes more, Clock::time_point since) {
+      bytes += more;
+      ns += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since).count();
+    }
+    [[nodiscard]] double bytes_per_ms() const {
+      return static_cast<double>(bytes) * 1e6 / static_cast<double>(ns);
+    }
+  };
+
   std::optional<Bytes> page_out(Block& block, bool clean) override {
     mark_pressed();
-    return region(block).leave(*store, !clean);
+    if (pilot != nullptr) pilot->wake();
+    const auto began = Clock::now();
+    const Bytes bytes = region(block).leave(*store, !clean);
+    out.add(bytes, began);
+    return bytes;
   }
-  std::optional<Bytes> page_in(Block& block, bool keep_copy) override {
-    const Bytes bytes = region(block).come_back(*store, keep_copy);
+  std::optional<Bytes> page_in(Block& block, bool /*ahead*/) override {
+    const auto began = Clock::now();
+    const Bytes bytes = region(block).come_back(*store, /*keep_copy=*/true);
     block.has_copy = region(block).has_copy();
+    in.add(bytes, began);
     return bytes;
   }
   void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
@@ -77,14 +103,21 @@ class CpuMover final : public Mover {
   }
 
   std::unique_ptr<FileStore> store;
+  Pilot* pilot = nullptr;
+  Moved out;
+  Moved in;
 
  private:
   static PagedRegion& region(Block& block) { return static_cast<CpuBlock&>(block).region; }
 };
 
-class CpuManager final : public DeviceManager {
+class CpuManager final : public DeviceManager, private PilotDevice {
  public:
-  CpuManager() : engine_({}, mover_, std::make_unique<LruPolicy>()), allocator_(*this) {
+  CpuManager()
+      : DeviceManager(engine_, *this),
+        engine_({}, mover_, std::make_unique<LruPolicy>()),
+        allocator_(*this) {
+    mover_.pilot = &pilot_;
     pthread_atfork([] { instance->before_fork(); }, [] { instance->after_fork(); },
                    [] { instance->in_child(); });
     instance = this;
@@ -127,9 +160,15 @@ class CpuManager final : public DeviceManager {
     }
     engine_.make_room(lock, 0);
     if (!was_on) engine_.reset_peak(lock);
+    lock.unlock();
+    pilot_.start({.enabled = settings.plan && !settings.stress,
+                  .limit = limit,
+                  .in_foreground = settings.plan_at_once,
+                  .search = {.seconds = settings.plan_seconds}});
   }
 
   void stop() override {
+    pilot_.stop();
     EngineLock lock = engine_.lock();
     const Bytes absent = engine_.stats(lock).below.current;
     const Bytes available = available_memory();
@@ -222,6 +261,8 @@ class CpuManager final : public DeviceManager {
       throw;
     }
     void* data = block->region.data();
+    block->uid = Pilot::new_uid();
+    (void)pilot_.allocating(block->uid, size);
     EngineLock lock = engine_.lock();
     blocks_.emplace(data, static_cast<CpuBlock*>(&engine_.add(lock, std::move(block))));
     return {data, data, &delete_memory, c10::kCPU};
@@ -231,6 +272,7 @@ class CpuManager final : public DeviceManager {
     {
       EngineLock lock = engine_.lock();
       if (const auto found = blocks_.find(data); found != blocks_.end()) {
+        pilot_.released(found->second->uid);
         engine_.remove(lock, *found->second);
         return;
       }
@@ -242,6 +284,33 @@ class CpuManager final : public DeviceManager {
 
  private:
   friend class CpuBlock;
+
+  // PilotDevice
+  double stalled_ms() const { return static_cast<double>(mover_.out.ns + mover_.in.ns) / 1e6; }
+  double now_ms() const {
+    const auto now = CpuMover::Clock::now().time_since_epoch();
+    return std::chrono::duration<double, std::milli>(now).count() - stalled_ms();
+  }
+  void start_laps() override { laps_ = {now_ms()}; }
+  void lap() override { laps_.push_back(now_ms()); }
+  std::vector<double> finish_laps() override {
+    std::vector<double> ms;
+    for (std::size_t i = 1; i < laps_.size(); ++i) {
+      ms.push_back(std::max(0.0, laps_[i] - laps_[i - 1]));
+    }
+    return ms;
+  }
+  Room room() override { return {.arena = limit(), .addresses = false}; }
+  LinkModel link() override {
+    LinkModel link;
+    if (mover_.out.bytes > 0) link.out_bytes_per_ms = mover_.out.bytes_per_ms();
+    if (mover_.in.bytes > 0) link.in_bytes_per_ms = mover_.in.bytes_per_ms();
+    link.both_bytes_per_ms = std::min(link.out_bytes_per_ms, link.in_bytes_per_ms) / 2;
+    return link;
+  }
+  void say(const std::string& line) override {
+    std::fprintf(stderr, "LMS (cpu): %s\n", line.c_str());
+  }
 
   void before_fork() {
     fork_lock_.reset(new EngineLock(engine_.lock()));
@@ -259,6 +328,7 @@ class CpuManager final : public DeviceManager {
                      [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
     engine_.pause(*fork_lock_);
     forked_ = true;
+    pilot_.abandon();
     fork_lock_.reset();
   }
 
@@ -268,6 +338,7 @@ class CpuManager final : public DeviceManager {
   CpuAllocator allocator_;
   std::unique_ptr<EngineLock> fork_lock_;
   std::atomic<bool> forked_{false};
+  std::vector<double> laps_;  ///< guarded by the pilot's mode: written while timing, read after
   std::atomic<std::int64_t> from_driver_{0};
   std::atomic<std::int64_t> from_reclaim_{0};
 };

@@ -13,6 +13,7 @@
 
 #include "adapters/torch/settings.h"
 #include "engine/engine.h"
+#include "pilot/pilot.h"
 
 namespace lms::torch {
 
@@ -21,6 +22,7 @@ namespace lms::torch {
 /// it on and off.
 class DeviceManager {
  public:
+  DeviceManager(Engine& engine, PilotDevice& device) : pilot_(engine, device) {}
   virtual ~DeviceManager() = default;
 
   [[nodiscard]] virtual c10::Device device() const = 0;
@@ -44,6 +46,12 @@ class DeviceManager {
   /// stream on which they are used.
   virtual void note_use(EngineLock& lock, std::span<const Use> uses,
                         const std::optional<c10::Stream>& other) = 0;
+
+  /// An outermost operator that used the device has ended.
+  virtual void operator_ended() {}
+
+  /// Learns and plans the steps of this device.
+  [[nodiscard]] Pilot& pilot() { return pilot_; }
 
   /// Evicts all that may leave and gives cached memory back, after an operator ran out of memory.
   /// What the tier below has no room for stays; no error.
@@ -70,6 +78,7 @@ class DeviceManager {
   std::atomic<std::int64_t> list_splits{0};  ///< list operators run in chunks
 
  protected:
+  Pilot pilot_;
   std::atomic<bool> on_{false};
   std::atomic<Bytes> min_block_{kMiB};
   std::atomic<Bytes> limit_{0};

@@ -12,10 +12,12 @@
 namespace lms::torch {
 namespace {
 
-/// A list operator is split once its lists take more than this part of the limit, into chunks of
-/// at most that part.
+/// A list operator is split once its lists take more than this part of the limit (the second once
+/// blocks have had to leave), into chunks of at most that part: small enough that one is computed
+/// while the next comes and the last leaves.
 constexpr Bytes kSplitAbove = 4;
-constexpr Bytes kChunk = 8;
+constexpr Bytes kSplitAbovePressed = 16;
+constexpr Bytes kChunk = 64;
 
 /// The arguments of one call, read as columns of equal length.
 struct Lists {
@@ -109,7 +111,8 @@ bool run_in_chunks(const OpInfo& info, const c10::SafeKernelFunction& kernel,
   Lists lists;
   if (!read_lists(&stack[base], info.argument_count, lists)) return false;
   measure(lists);
-  if (lists.manager == nullptr || lists.total <= lists.manager->limit() / kSplitAbove ||
+  if (lists.manager == nullptr ||
+      lists.total <= lists.manager->limit() / (pressed() ? kSplitAbovePressed : kSplitAbove) ||
       !alike(lists)) {
     return false;
   }

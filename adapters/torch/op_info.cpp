@@ -59,6 +59,20 @@ OpKind kind_of(std::string_view name, c10::DispatchKey key) {
   return OpKind::kPlain;
 }
 
+/// Makers of tensors that their callers fill, perhaps through raw pointers.
+bool is_factory(std::string_view name) {
+  return starts_with_any(name, {"aten::empty", "aten::new_", "aten::zeros", "aten::ones",
+                                "aten::full", "aten::resize", "aten::set_", "aten::rand"}) ||
+         name.find("_like") != std::string_view::npos;
+}
+
+/// FNV-1a: the same in every process, so that recorded steps can be met again.
+std::uint64_t hash(std::string_view text) {
+  std::uint64_t value = 0xcbf29ce484222325U;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return value;
+}
+
 }  // namespace
 
 OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
@@ -67,6 +81,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.name = c10::toString(op.operator_name());
   info.argument_count = static_cast<std::uint32_t>(schema.arguments().size());
   info.kind = kind_of(info.name, key);
+  info.key = hash(info.name);
 
   // Outside ATen a schema is a promise that nobody checks.
   const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});
@@ -82,6 +97,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   }
   const auto& tags = op.getTags();
   const bool random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
+  info.completes_results = trusted && info.kind == OpKind::kPlain && !is_factory(info.name);
   info.may_rerun = !writes_any && !random && info.kind == OpKind::kPlain;
   return info;
 }

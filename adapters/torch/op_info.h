@@ -29,6 +29,10 @@ struct OpInfo {
   OpKind kind = OpKind::kPlain;
   bool may_rerun = false;  ///< running it again after a failure gives the same result
   bool takes_stream = false;
+  /// Its results are complete when it returns. (Those of a factory may still be filled through raw
+  /// pointers.)
+  bool completes_results = false;
+  std::uint64_t key = 0;  ///< of the operator, the same in every process
 };
 
 /// The facts about `op` when it runs at backend key `key`; no arguments: not worth hooking.

@@ -70,6 +70,57 @@ void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& sta
   reused = std::move(storages);
 }
 
+/// The manager of the first argument that is on a managed device.
+DeviceManager* manager_of(const OpInfo& info, const c10::Stack& stack) {
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const auto& argument : info.arguments) {
+    const c10::IValue& value = stack[first + argument.index];
+    if (value.isTensor()) {
+      const at::Tensor& tensor = value.toTensor();
+      if (!tensor.defined()) continue;
+      if (auto* manager = active_manager(tensor.device())) return manager;
+    } else if (value.isTensorList()) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (!element.isTensor() || !element.toTensor().defined()) continue;
+        if (auto* manager = active_manager(element.toTensor().device())) return manager;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// Tells the pilot of an outermost operator's begin and end, however it ends.
+class Flight {
+ public:
+  Flight(DeviceManager* manager, const OpInfo& info) : manager_(manager) {
+    if (manager_ != nullptr) manager_->pilot().begin_operator(info.key, info.name, info.may_rerun);
+  }
+  ~Flight() {
+    if (manager_ == nullptr) return;
+    try {
+      manager_->pilot().end_operator();
+      manager_->operator_ended();
+    } catch (const std::exception&) {
+      // Planning must never end a step; the next operator finds the device's own error.
+    }
+  }
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+
+ private:
+  DeviceManager* manager_;
+};
+
+/// What the operator made may leave from now on, though nobody has read it yet.
+void track_results(ThreadState& state, const c10::Stack& stack, std::size_t base) {
+  static thread_local std::vector<StorageUse> storages;
+  storages.clear();
+  for (std::size_t i = base; i < stack.size(); ++i) {
+    collect_storages(stack[i], /*writes=*/true, /*inside=*/false, storages);
+  }
+  if (!storages.empty()) state.operator_pins.add(storages);
+}
+
 DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
   std::vector<StorageUse> storages;
   const std::size_t first = stack.size() - info.argument_count;
@@ -130,7 +181,9 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
                                      const c10::SafeKernelFunction& kernel,
                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                      c10::Stack& stack) {
+  const Flight flight(manager_of(info, stack), info);
   Outermost outermost(state, info);
+  const std::size_t base = stack.size() - info.argument_count;
   try {
     const Depth depth(state);
     pin_arguments(state, info, stack);
@@ -139,6 +192,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     } else {
       kernel.callBoxed(op, keys, &stack);
     }
+    if (info.completes_results) track_results(state, stack, base);
   } catch (const Shortage& shortage) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 shortage.msg());

@@ -178,6 +178,15 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["operators"] = engine.operators;
   stats["op_retries"] = manager.op_retries.load();
   stats["list_splits"] = manager.list_splits.load();
+  const Pilot::Stats plan = manager.pilot().stats();
+  stats["plan.shapes"] = plan.shapes;
+  stats["plan.planned"] = plan.planned;
+  stats["plan.steps"] = plan.steps;
+  stats["plan.divergences"] = plan.divergences;
+  stats["plan.predicted_us"] = static_cast<std::int64_t>(plan.predicted_ms * 1e3);
+  stats["plan.peak"] = plan.planned_peak;
+  stats["plan.arena"] = plan.placed;
+  stats["plan.arena_bound"] = plan.lower_bound;
   stats["limit"] = manager.limit();
   stats["host_limit"] = manager.host_limit();
   manager.add_stats(stats);

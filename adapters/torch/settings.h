@@ -8,12 +8,15 @@ namespace lms::torch {
 
 /// What a device's manager was asked to do. -1: find a value.
 struct Settings {
-  Bytes limit = -1;        ///< device bytes
-  Bytes host_limit = -1;   ///< bytes of the tier below: pinned host memory, or the file
-  Bytes min_block = kMiB;  ///< smaller storages stay where they are
-  std::string directory;   ///< where the file tier lives; "" for the default
-  bool stress = false;     ///< evict everything after every outermost operator
-  bool verify = false;     ///< check clean evictions against their copies
+  Bytes limit = -1;           ///< device bytes
+  Bytes host_limit = -1;      ///< bytes of the tier below: pinned host memory, or the file
+  Bytes min_block = kMiB;     ///< smaller storages stay where they are
+  std::string directory;      ///< where the file tier lives; "" for the default
+  bool stress = false;        ///< evict everything after every outermost operator
+  bool verify = false;        ///< check clean evictions against their copies
+  bool plan = true;           ///< learn the steps and plan them
+  bool plan_at_once = false;  ///< plan while the step waits, not beside it (tests)
+  double plan_seconds = 2;    ///< most time to search for a better plan
 };
 
 }  // namespace lms::torch

@@ -72,6 +72,7 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
   }
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, stream);
+  manager.pilot().touch(lock, uses);
 }
 
 void Pins::release() noexcept {

@@ -43,6 +43,13 @@ struct Options {
   bool stress = false;
   /// For tests: a block that leaves without a copy is compared with the copy that is there.
   bool verify = false;
+  /// Learn the steps of the training loop, and plan their copies ahead. Without it blocks move when
+  /// an operator needs the room, or the block.
+  bool plan = true;
+  /// For tests: make plans while the step waits, not beside it.
+  bool plan_at_once = false;
+  /// Most time to search for a better plan, in a thread of its own, once for each kind of step.
+  double plan_seconds = 2;
 };
 
 /// Starts managing a device; where it is managed already, changes the settings (not `directory`).
@@ -61,6 +68,19 @@ std::map<std::string, std::int64_t> memory_stats(const std::string& device = "")
 
 /// Starts every peak anew from its current value, on CUDA also those of PyTorch's allocator.
 void reset_peak_memory_stats(const std::string& device = "");
+
+/// A training step ends here. Never needed: steps are found from the stream of operators. It helps
+/// where a loop repeats something within its step.
+void step(const std::string& device = "");
+
+/// Waits until no plan is being made; it is followed from the next step on. Not to be called while
+/// an operator runs.
+void wait_for_plan(const std::string& device = "");
+
+/// The step that was learnt last on a device ("": the first that is managed): its trace, in the
+/// format of trace/trace_io.h, is written to `path` (gzip if it ends in .gz). Throws c10::Error if
+/// no step is known.
+void save_trace(const std::string& path, const std::string& device = "");
 
 /// Evicts everything that no operator uses. Returns the bytes that left the device. With a named
 /// device, that device must be managed.

@@ -35,6 +35,9 @@ __all__ = [
     "memory_summary",
     "reclaim_inactive",
     "reset_peak_memory_stats",
+    "save_trace",
+    "step",
+    "wait_for_plan",
 ]
 
 Device = torch.device | str | int | None
@@ -54,13 +57,16 @@ def enable(
     directory: str | None = None,
     stress: bool | None = None,
     verify: bool | None = None,
+    plan: str | bool | None = None,
+    plan_seconds: float | None = None,
     log: str | None = None,
     **unknown: Any,
 ) -> None:
     """Starts managing a device's memory; if it is managed already, changes the settings.
 
     Each setting can also come from a variable (``LMS_LIMIT``, ``LMS_HOST_LIMIT``,
-    ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_LOG``).
+    ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_PLAN``,
+    ``LMS_PLAN_SECONDS``, ``LMS_LOG``).
     An argument beats its variable, which beats the default.
 
     Args:
@@ -74,6 +80,10 @@ def enable(
         directory: where the file tier lives.
         stress: evict everything after every operator. For tests: slow.
         verify: compare every clean eviction with its copy. For tests: slow.
+        plan: ``"on"`` learns the steps of the training loop and plans their copies ahead;
+            ``"off"`` moves blocks only when an operator needs the room, or the block; ``"now"``
+            plans while the step waits, not beside it, to test.
+        plan_seconds: most time to search for a better plan, once for each kind of step.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
 
     Raises:
@@ -91,6 +101,8 @@ def enable(
             "directory": directory,
             "stress": stress,
             "verify": verify,
+            "plan": plan,
+            "plan_seconds": plan_seconds,
             "log": log,
         }
     )
@@ -111,6 +123,9 @@ def _enable(settings: Settings) -> None:
                 settings.directory,
                 settings.stress,
                 settings.verify,
+                settings.plan != "off",
+                settings.plan == "now",
+                settings.plan_seconds,
             )
         except BaseException:
             if fresh and not ops.devices():
@@ -202,6 +217,8 @@ def _current(name: str) -> Settings | None:
         directory=known.directory,
         stress=known.stress,
         verify=known.verify,
+        plan=known.plan,
+        plan_seconds=known.plan_seconds,
         log=known.log,
     )
 
@@ -285,6 +302,27 @@ def reset_peak_memory_stats(device: Device = None) -> None:
     name = _managed_device(device)
     if name is not None:
         _library.ops().reset_peak(name)
+
+
+def step(device: Device = None) -> None:
+    """Says that a training step ends here. Never needed: steps are found from the stream of
+    operators. It helps where a loop repeats something within its step."""
+    name = _managed_device(device)
+    if name is not None:
+        _library.ops().step(name)
+
+
+def wait_for_plan(device: Device = None) -> None:
+    """Waits until no plan is being made; it is followed from the next step on."""
+    name = _managed_device(device)
+    if name is not None:
+        _library.ops().wait_for_plan(name)
+
+
+def save_trace(path: str, device: Device = None) -> None:
+    """Writes the step that was learnt to a file (JSON; gzip if the name ends in ``.gz``), for
+    ``lms plan`` and for reports. RuntimeError if no step is known yet."""
+    _library.ops().save_trace(str(path), _require(device))
 
 
 def reclaim_inactive(device: Device = None) -> int:

@@ -224,6 +224,27 @@ def tier_below(device: str, directory: str) -> int:
     return space.f_frsize * space.f_bavail
 
 
+def parse_plan(value: Any) -> str:
+    """'on', 'off' or 'now'; flags are understood as the first two."""
+    if isinstance(value, str) and value.strip().lower() == "now":
+        return "now"
+    try:
+        return "on" if parse_flag(value) else "off"
+    except ValueError:
+        raise ValueError(f"{value!r} is not one of on, off, now") from None
+
+
+def parse_seconds(value: Any) -> float:
+    """A number of seconds, at least 0."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not a number of seconds") from None
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"{value!r} is not a number of seconds from 0")
+    return seconds
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings in force, resolved: bytes are ints, -1 meaning that the library finds it out."""
@@ -235,6 +256,8 @@ class Settings:
     directory: str
     stress: bool
     verify: bool
+    plan: str
+    plan_seconds: float
     log: str
 
 
@@ -275,6 +298,11 @@ TABLE: tuple[Setting, ...] = (
             "evict everything after every operator, to test"),
     Setting("verify", "LMS_VERIFY", False, lambda v, _: parse_flag(v),
             "compare each clean eviction with its copy, to test"),
+    Setting("plan", "LMS_PLAN", "on", lambda v, _: parse_plan(v),
+            "learn the training steps and plan their copies ahead: on, off, or now (plan while the "
+            "step waits, to test)"),
+    Setting("plan_seconds", "LMS_PLAN_SECONDS", 2.0, lambda v, _: parse_seconds(v),
+            "most time to search for a better plan, beside the training"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip

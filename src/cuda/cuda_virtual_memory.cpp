@@ -151,37 +151,43 @@ VirtualMemory::VirtualMemory(int device, Bytes reserve)
   check_driver(driver().address_reserve(&address, static_cast<std::size_t>(reserved_), 0, 0, 0),
                "cuMemAddressReserve");
   base_ = std::bit_cast<std::byte*>(address);
+  chunks_.assign(static_cast<std::size_t>(reserved_) / kChunk, 0);
 }
 
 VirtualMemory::~VirtualMemory() {
   const DeviceScope scope(device_);
   (void)cudaDeviceSynchronize();
-  unmap_to(0);
+  release(0, chunks_.size());
   (void)driver().address_free(address_of(base_, 0), static_cast<std::size_t>(reserved_));
   (void)cudaGetLastError();
 }
 
-void VirtualMemory::unmap_to(std::size_t chunks) noexcept {
-  while (chunks_.size() > chunks) {
-    (void)driver().unmap(address_of(base_, chunks_.size() - 1), kChunk);
-    (void)driver().release(chunks_.back());
-    chunks_.pop_back();
+void VirtualMemory::release(std::size_t first, std::size_t last) noexcept {
+  for (std::size_t i = first; i < last; ++i) {
+    if (chunks_[i] == 0) continue;
+    (void)driver().unmap(address_of(base_, i), kChunk);
+    (void)driver().release(chunks_[i]);
+    chunks_[i] = 0;
+    mapped_ -= granularity();
   }
 }
 
-void VirtualMemory::grow_to(Bytes bytes) {
-  if (bytes <= mapped()) return;
-  if (bytes > reserved_) {
-    throw Error("VirtualMemory: " + format_bytes(bytes) + " asked for, addresses reserved for " +
+void VirtualMemory::map(Bytes begin, Bytes end) {
+  if (end > reserved_) {
+    throw Error("VirtualMemory: " + format_bytes(end) + " asked for, addresses reserved for " +
                 format_bytes(reserved_));
   }
+  auto first = static_cast<std::size_t>(begin) / kChunk;
+  const auto last = static_cast<std::size_t>(round_up(end, granularity())) / kChunk;
+  while (first < last && chunks_[first] != 0) ++first;
+  if (first >= last) return;
   const DeviceScope scope(device_);
   scope.expect();
-  const std::size_t before = chunks_.size();
-  const auto wanted = static_cast<std::size_t>(round_up(bytes, granularity())) / kChunk;
-  chunks_.reserve(wanted);
+  std::vector<std::size_t> made;
+  made.reserve(last - first);
   try {
-    while (chunks_.size() < wanted) {
+    for (std::size_t i = first; i < last; ++i) {
+      if (chunks_[i] != 0) continue;
       CUmemAllocationProp prop = properties(device_, reachable_by_network_);
       CUmemGenericAllocationHandle handle = 0;
       CUresult code = driver().create(&handle, kChunk, &prop, 0);
@@ -192,26 +198,37 @@ void VirtualMemory::grow_to(Bytes bytes) {
         if (code == CUDA_SUCCESS) reachable_by_network_ = false;
       }
       check_driver(code, "cuMemCreate");
-      code = driver().map(address_of(base_, chunks_.size()), kChunk, 0, handle, 0);
+      code = driver().map(address_of(base_, i), kChunk, 0, handle, 0);
       if (code != CUDA_SUCCESS) (void)driver().release(handle);
       check_driver(code, "cuMemMap");
-      chunks_.push_back(handle);
+      chunks_[i] = handle;
+      mapped_ += granularity();
+      made.push_back(i);
     }
-    set_access(address_of(base_, before), (wanted - before) * kChunk, users_);
+    // One call a run of new chunks: it is what takes the time.
+    for (std::size_t i = 0; i < made.size();) {
+      std::size_t j = i + 1;
+      while (j < made.size() && made[j] == made[j - 1] + 1) ++j;
+      set_access(address_of(base_, made[i]), (j - i) * kChunk, users_);
+      i = j;
+    }
   } catch (...) {
-    unmap_to(before);
+    for (const std::size_t i : made) release(i, i + 1);
     throw;
   }
 }
 
-void VirtualMemory::shrink_to(Bytes bytes) {
-  const auto wanted =
-      static_cast<std::size_t>(round_up(std::max<Bytes>(bytes, 0), granularity())) / kChunk;
-  if (wanted >= chunks_.size()) return;
+void VirtualMemory::unmap(Bytes begin, Bytes end) {
+  const auto first =
+      static_cast<std::size_t>(round_up(std::max<Bytes>(begin, 0), granularity())) / kChunk;
+  const auto last = static_cast<std::size_t>(std::min(end, reserved_)) / kChunk;
+  bool any = false;
+  for (std::size_t i = first; i < last; ++i) any = any || chunks_[i] != 0;
+  if (!any) return;
   const DeviceScope scope(device_);
   scope.expect();
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  unmap_to(wanted);
+  release(first, last);
 }
 
 void VirtualMemory::allow(int peer) {
@@ -225,7 +242,9 @@ void VirtualMemory::allow(int peer) {
   const DeviceScope scope(device_);
   scope.expect();
   users_.reserve(users_.size() + 1);
-  if (!chunks_.empty()) set_access(address_of(base_, 0), chunks_.size() * kChunk, {peer});
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    if (chunks_[i] != 0) set_access(address_of(base_, i), kChunk, {peer});
+  }
   users_.push_back(peer);
 }
 

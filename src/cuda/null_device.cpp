@@ -18,9 +18,9 @@ VirtualMemory::VirtualMemory(int /*device*/, Bytes /*reserve*/) {
   throw Error("this build of LMS has no CUDA, so there is no device memory to map");
 }
 VirtualMemory::~VirtualMemory() = default;
-void VirtualMemory::unmap_to(std::size_t /*chunks*/) noexcept {}
-void VirtualMemory::grow_to(Bytes /*bytes*/) {}
-void VirtualMemory::shrink_to(Bytes /*bytes*/) {}
+void VirtualMemory::release(std::size_t /*first*/, std::size_t /*last*/) noexcept {}
+void VirtualMemory::map(Bytes /*begin*/, Bytes /*end*/) {}
+void VirtualMemory::unmap(Bytes /*begin*/, Bytes /*end*/) {}
 void VirtualMemory::allow(int /*peer*/) {}
 
 }  // namespace lms::cuda

@@ -43,6 +43,9 @@ class Block {
 
   Bytes size;
   std::uint64_t id = 0;  ///< in order of creation, from 1; unique within an engine
+  /// Who the bytes are to the recorder of steps (steps/step_log.h); 0: nobody. Set by the adapter.
+  std::uint64_t uid = 0;
+  std::uint64_t last_use = 0;  ///< the engine's clock of operators at the last unpin
   BlockState state = BlockState::kFresh;
   std::int32_t pins = 0;    ///< > 0: some operator or raw user needs the bytes on the device
   bool copy_valid = false;  ///< clean: a lower tier holds these very bytes

@@ -71,7 +71,7 @@ void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
   }
   if (!all_here) {
     try {
-      for (const Use& use : uses) bring_in(lock, *use.block);
+      for (const Use& use : uses) bring_in(lock, *use.block, /*ahead=*/false);
     } catch (...) {
       // No operator has used them: what is fresh stays so.
       release(lock, uses, /*used=*/false);
@@ -96,6 +96,7 @@ void Engine::release(EngineLock& lock, std::span<const Use> uses, bool used) noe
     Block& block = *use.block;
     if (used && block.state == BlockState::kFresh) block.state = BlockState::kResident;
     if (--block.pins > 0) continue;
+    block.last_use = static_cast<std::uint64_t>(stats_.operators);
     stats_.pinned.sub(block.size);
     const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
     if (block.died && !moving) {
@@ -148,7 +149,7 @@ void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state)
   moved_.notify_all();
 }
 
-void Engine::bring_in(EngineLock& lock, Block& block) {
+void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   while (block.state == BlockState::kLeaving || block.state == BlockState::kArriving) {
     moved_.wait(lock.lock_);
   }
@@ -160,7 +161,11 @@ void Engine::bring_in(EngineLock& lock, Block& block) {
   std::optional<Bytes> copied;
   try {
     if (meter_ == nullptr) {
-      if (!make_room_until(lock, block.size, /*take=*/true)) {
+      // What nobody needs yet drives nothing else out.
+      const bool fits = ahead ? stats_.device.current + block.size <= options_.limit
+                              : make_room_until(lock, block.size, /*take=*/true);
+      if (ahead && fits) stats_.device.add(block.size);
+      if (!fits) {
         throw OutOfMemory("a block of " + format_bytes(block.size) +
                           " does not fit under the limit of " + format_bytes(options_.limit) +
                           " beside the " + format_bytes(stats_.device.current) +
@@ -170,7 +175,7 @@ void Engine::bring_in(EngineLock& lock, Block& block) {
       counted = true;
     }
     lock.unlock();
-    copied = mover_.page_in(block, /*keep_copy=*/true);
+    copied = mover_.page_in(block, ahead);
     lock.lock();
   } catch (...) {
     if (!lock.owns()) lock.lock();
@@ -312,7 +317,63 @@ Bytes Engine::reclaim_one(EngineLock& lock, Bytes least, Bytes most) {
 }
 
 bool Engine::evict(EngineLock& lock, Block& block) {
-  return paused_ == 0 && may_leave(block) && send_out(lock, block) > 0;
+  return may_evict(lock, block) && send_out(lock, block) > 0;
+}
+
+bool Engine::clean(EngineLock& lock, Block& block) {
+  if (!may_evict(lock, block) || block.copy_valid) return false;
+  if (!block.alive()) {
+    erase(lock, block);
+    return false;
+  }
+  policy_->withdraw(block);
+  block.state = BlockState::kLeaving;
+  ++in_transit_;
+  std::optional<Bytes> copied;
+  try {
+    lock.unlock();
+    copied = mover_.copy_below(block);
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns()) lock.lock();
+    finish_transition(lock, block, BlockState::kResident);
+    throw;
+  }
+  if (copied) {
+    block.has_copy = block.copy_valid = true;
+    stats_.bytes_out += *copied;
+  }
+  finish_transition(lock, block, BlockState::kResident);
+  return copied.has_value();
+}
+
+bool Engine::fetch(EngineLock& lock, Block& block) {
+  if (block.state != BlockState::kAbsent || paused_ > 0) return false;
+  ++block.pins;  // nobody else takes it out again in between
+  stats_.pinned.add(block.size);
+  bool here = false;
+  try {
+    bring_in(lock, block, /*ahead=*/true);
+    here = true;
+  } catch (const OutOfMemory&) {
+    // Whoever needs it makes room.
+  } catch (const TierFull&) {
+    // Likewise.
+  }
+  const Use use{&block, false};
+  release(lock, {&use, 1}, /*used=*/false);
+  return here;
+}
+
+bool Engine::knows(EngineLock& lock, const Block* block, std::uint64_t uid) const {
+  (void)lock;
+  const auto found = blocks_.find(const_cast<Block*>(block));
+  return found != blocks_.end() && block->uid == uid && !block->died;
+}
+
+bool Engine::may_evict(EngineLock& lock, const Block& block) const {
+  (void)lock;
+  return paused_ == 0 && may_leave(block);
 }
 
 Bytes Engine::return_all(EngineLock& lock) {

@@ -96,6 +96,21 @@ class Engine {
   Bytes reclaim_one(EngineLock& lock, Bytes least, Bytes most);
   /// Evicts this block if it may leave now. Lets the lock go.
   bool evict(EngineLock& lock, Block& block);
+  /// Begins a copy below of a resident block, if it has none that is valid, so that evict() need
+  /// not copy. No effect if it may not leave now. Throws TierFull. Lets the lock go.
+  bool clean(EngineLock& lock, Block& block);
+  /// Begins to bring an absent block back, before anybody needs it. No effect if it is not absent,
+  /// or if it does not fit. Lets the lock go.
+  bool fetch(EngineLock& lock, Block& block);
+  /// True if the engine knows this block, which may have died.
+  [[nodiscard]] bool knows(EngineLock& lock, const Block* block, std::uint64_t uid) const;
+  /// True if evict() could take it now.
+  [[nodiscard]] bool may_evict(EngineLock& lock, const Block& block) const;
+  /// Outermost operators so far.
+  [[nodiscard]] std::uint64_t clock(EngineLock& lock) const {
+    (void)lock;
+    return static_cast<std::uint64_t>(stats_.operators);
+  }
   /// Brings every absent block back, unless it does not fit: returns the bytes still absent.
   Bytes return_all(EngineLock& lock);
 
@@ -143,7 +158,7 @@ class Engine {
 
  private:
   bool make_room_until(EngineLock& lock, Bytes bytes, bool take);
-  void bring_in(EngineLock& lock, Block& block);
+  void bring_in(EngineLock& lock, Block& block, bool ahead);
   /// Returns the bytes that left the device (0: the block may not leave, or has died).
   Bytes send_out(EngineLock& lock, Block& block);
   [[nodiscard]] bool may_leave(const Block& block) const;

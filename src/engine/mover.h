@@ -21,10 +21,16 @@ class Mover {
   /// Throws TierFull with nothing changed.
   virtual std::optional<Bytes> page_out(Block& block, bool clean) = 0;
 
-  /// Brings the bytes back. The copy below stays as a clean copy if `keep_copy`, and the mover
-  /// sets `block.has_copy` accordingly. Returns the bytes copied, or nothing if the storage is no
-  /// longer the adapter's. Throws OutOfMemory or TierFull with nothing changed.
-  virtual std::optional<Bytes> page_in(Block& block, bool keep_copy) = 0;
+  /// Begins a copy below of a block that stays on the device, so that it can leave without copying
+  /// later. The copy is valid for whoever comes after it in stream order. Returns the bytes copied,
+  /// or nothing if it cannot be done here; then nothing has changed. Throws TierFull likewise.
+  virtual std::optional<Bytes> copy_below(Block& /*block*/) { return std::nullopt; }
+
+  /// Brings the bytes back. The copy below stays as a clean copy, and the mover sets
+  /// `block.has_copy` accordingly. With `ahead` nobody uses the bytes yet: whoever does first waits
+  /// for them. Returns the bytes copied, or nothing if the storage is no longer the adapter's.
+  /// Throws OutOfMemory or TierFull with nothing changed.
+  virtual std::optional<Bytes> page_in(Block& block, bool ahead) = 0;
 
   /// Gives the lower copy of a resident block back. Called under the engine's lock; must be cheap
   /// and must not call back.

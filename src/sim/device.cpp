@@ -109,7 +109,7 @@ std::optional<Bytes> SimDevice::page_out(Block& block, bool clean) {
   return clean ? 0 : sim.size;
 }
 
-std::optional<Bytes> SimDevice::page_in(Block& block, bool keep_copy) {
+std::optional<Bytes> SimDevice::page_in(Block& block, bool /*ahead*/) {
   auto& sim = static_cast<SimBlock&>(block);
   if (!sim.alive()) return std::nullopt;
   fail_if_told(Direction::kIn);
@@ -117,8 +117,7 @@ std::optional<Bytes> SimDevice::page_in(Block& block, bool keep_copy) {
   take_device(sim.size);
   sim.on_device_ = true;
   copy(sim, Direction::kIn);
-  block.has_copy = keep_copy;
-  if (!keep_copy) drop_copy(block);
+  block.has_copy = true;
   return sim.size;
 }
 

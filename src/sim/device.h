@@ -77,7 +77,7 @@ class SimDevice final : public Mover {
 
   // Mover. Returns nothing for blocks that have died.
   std::optional<Bytes> page_out(Block& block, bool clean) override;
-  std::optional<Bytes> page_in(Block& block, bool keep_copy) override;
+  std::optional<Bytes> page_in(Block& block, bool ahead) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
 

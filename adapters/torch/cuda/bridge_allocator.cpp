@@ -35,6 +35,7 @@ void BridgeAllocator::uninstall() {
 c10::DataPtr BridgeAllocator::allocate(size_t n) {
   CudaManager* manager = n == 0 ? nullptr : manager_on(c10::cuda::current_device());
   if (manager == nullptr) return native_->allocate(n);
+  if (auto data = manager->allocate(n)) return data;
   auto data = manager->with_room<c10::DataPtr>(n, [&] { return native_->allocate(n); });
   if (manager->in_pool()) manager->exclude(data.get());
   if (static_cast<Bytes>(n) >= manager->min_block()) {
@@ -54,6 +55,50 @@ void* BridgeAllocator::raw_alloc_with_stream(size_t n, cudaStream_t stream) {
   CudaManager* manager = n == 0 ? nullptr : manager_on(c10::cuda::current_device());
   if (manager == nullptr) return native_->raw_alloc_with_stream(n, stream);
   return manager->with_room<void*>(n, [&] { return native_->raw_alloc_with_stream(n, stream); });
+}
+
+void BridgeAllocator::emptyCache(Pool pool) {
+  native_->emptyCache(pool);
+  for (Index device = 0; device < c10::cuda::device_count(); ++device) {
+    if (CudaManager* manager = manager_on(device)) manager->empty_arena();
+  }
+}
+
+c10::CachingDeviceAllocator::DeviceStats BridgeAllocator::getDeviceStats(Index device) {
+  auto stats = native_->getDeviceStats(device);
+  CudaManager* manager = manager_on(device);
+  if (manager == nullptr || manager->arena() == nullptr) return stats;
+  const DeviceArena& arena = *manager->arena();
+  using c10::CachingAllocator::StatType;
+  for (const StatType type : {StatType::AGGREGATE, StatType::LARGE_POOL}) {
+    const auto index = static_cast<std::size_t>(type);
+    for (auto* stat : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes}) {
+      (*stat)[index].current += arena.used();
+      // PyTorch's small allocations are as many at one time as at another, about.
+      (*stat)[index].peak += arena.peak();
+      (*stat)[index].allocated += arena.taken();
+      (*stat)[index].freed += arena.taken() - arena.used();
+    }
+    stats.reserved_bytes[index].current += arena.mapped();
+    stats.reserved_bytes[index].peak += arena.mapped_peak();
+  }
+  return stats;
+}
+
+void BridgeAllocator::resetPeakStats(Index device) {
+  native_->resetPeakStats(device);
+  if (CudaManager* manager = manager_on(device)) manager->reset_arena_peak();
+}
+
+void BridgeAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  CudaManager* manager = manager_on(stream.device_index());
+  if (manager != nullptr && manager->record_stream(data.get(), stream.stream())) return;
+  native_->recordStream(data, stream);
+}
+
+void BridgeAllocator::enablePeerAccess(Index from, Index to) {
+  native_->enablePeerAccess(from, to);
+  if (CudaManager* manager = manager_on(to)) manager->allow_peer(from);
 }
 
 void BridgeAllocator::beginAllocateToPool(Index device, Pool pool,

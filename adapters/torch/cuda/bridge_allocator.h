@@ -20,6 +20,12 @@ class BridgeAllocator final : public ForwardingAllocator {
   c10::DataPtr allocate(size_t n) override;
   void* raw_alloc(size_t n) override;
   void* raw_alloc_with_stream(size_t n, cudaStream_t stream) override;
+  void emptyCache(Pool pool) override;
+  /// With what lies in the arena counted as allocated and reserved.
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(Index device) override;
+  void resetPeakStats(Index device) override;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
+  void enablePeerAccess(Index from, Index to) override;
   void beginAllocateToPool(Index device, Pool pool,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(Index device, Pool pool) override;

@@ -31,7 +31,7 @@ class CudaBlock final : public Block {
   void forgotten() noexcept override;
 
   /// The last copy from or to the slot, after which its memory may serve others.
-  [[nodiscard]] cuda::EventPtr last_copy() const { return copied_in ? copied_in : copied_out; }
+  [[nodiscard]] const cuda::EventPtr& last_copy() const { return slot_used; }
 
   [[nodiscard]] bool used_on(cudaStream_t stream) const {
     return std::ranges::find(streams, stream) != streams.end();
@@ -43,6 +43,10 @@ class CudaBlock final : public Block {
   HostSlot slot;
   cuda::EventPtr copied_out;  ///< the copy below is complete
   cuda::EventPtr copied_in;   ///< the bytes on the device are complete; null if never absent
+  cuda::EventPtr slot_used;   ///< the later of the two
+  /// A copy out may still be reading the bytes on the device: whoever writes them waits.
+  cuda::EventPtr being_copied;
+  void* place = nullptr;  ///< the bytes' place in the arena; null if they are elsewhere
   /// Streams that have used the device bytes since they came; each has waited for copied_in.
   c10::SmallVector<cudaStream_t, 2> streams;
 

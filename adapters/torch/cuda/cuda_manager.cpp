@@ -7,9 +7,11 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <array>
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/cuda/bridge_allocator.h"
+#include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
 #include "cuda/device.h"
@@ -17,28 +19,28 @@
 namespace lms::torch {
 namespace {
 
-/// Smaller allocations come from PyTorch's pool of small blocks, and are let through.
-constexpr Bytes kLarge = kMiB;
-/// PyTorch takes memory from the driver in multiples of this.
-constexpr Bytes kSegmentUnit = 2 * kMiB;
+constexpr std::size_t kMostDevices = 64;
+/// Addresses of an arena, in units of the device's memory.
+constexpr Bytes kAddresses = 16;
 
-using c10::CachingAllocator::StatType;
-
-Bytes current(const c10::CachingAllocator::StatArray& stat) {
-  return stat[static_cast<std::size_t>(StatType::AGGREGATE)].current;
-}
-
-Bytes peak(const c10::CachingAllocator::StatArray& stat) {
-  return stat[static_cast<std::size_t>(StatType::AGGREGATE)].peak;
-}
-
-auto native_stats(c10::Device device) {
-  return BridgeAllocator::instance().getDeviceStats(device.index());
+/// Every manager that was ever made, for frees that know an address alone.
+std::array<std::atomic<CudaManager*>, kMostDevices>& arenas() {
+  static std::array<std::atomic<CudaManager*>, kMostDevices> table{};
+  return table;
 }
 
 }  // namespace
 
+CudaManager* CudaManager::owner_among_all(const void* data) {
+  for (const auto& entry : arenas()) {
+    CudaManager* manager = entry.load();
+    if (manager != nullptr && manager->arena_ && manager->arena_->owns(data)) return manager;
+  }
+  return nullptr;
+}
+
 void CudaBlock::forgotten() noexcept {
+  if (place != nullptr) manager_.arena_->unlink(place, this);
   if (auto found = manager_.blocks_.find(key);
       found != manager_.blocks_.end() && found->second == this) {
     manager_.blocks_.erase(found);
@@ -46,8 +48,11 @@ void CudaBlock::forgotten() noexcept {
 }
 
 CudaManager::CudaManager(int index)
-    : device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
-      engine_({}, *this, std::make_unique<LruPolicy>(), this) {}
+    : DeviceManager(engine_, *this),
+      device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
+      engine_({}, *this, std::make_unique<LruPolicy>(), this) {
+  arenas().at(static_cast<std::size_t>(index)) = this;
+}
 
 void CudaManager::start(const Settings& settings) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
@@ -72,7 +77,15 @@ void CudaManager::start(const Settings& settings) {
     native_deleter_ = native->raw_deleter();
     if (!out_) out_.emplace(device_.index());
     if (!in_) in_.emplace(device_.index());
-    arena_.emplace(
+    if (!arena_) {
+      try {
+        arena_ =
+            std::make_unique<DeviceArena>(device_.index(), kAddresses * static_cast<Bytes>(total));
+      } catch (const Error&) {
+        // A device or driver without virtual memory management: PyTorch's allocator does it all.
+      }
+    }
+    host_.emplace(
         HostArena::Options{.limit = host_limit, .numa_node = cuda::numa_node(device_.index())},
         std::make_shared<cuda::Pinning>());
     std::lock_guard facts(facts_mutex_);
@@ -84,7 +97,7 @@ void CudaManager::start(const Settings& settings) {
                            static_cast<cudaStream_t>(segment.stream)});
     }
   } else if (settings.host_limit >= 0) {
-    arena_->set_limit(host_limit);
+    host_->set_limit(host_limit);
   }
   if (!was_on || settings.host_limit >= 0) host_limit_ = host_limit;
   limit_ = limit;
@@ -103,10 +116,17 @@ void CudaManager::start(const Settings& settings) {
   engine_.make_room(lock, 0);
   lock.unlock();
   if (reserved > limit) native->emptyCache({0, 0});
+  yield_to_native(0);
+  update_capacity();
+  pilot_.start({.enabled = settings.plan && !settings.stress,
+                .limit = limit,
+                .in_foreground = settings.plan_at_once,
+                .search = {.seconds = settings.plan_seconds}});
   if (!was_on) {
     native->resetPeakStats(device_.index());
     lock.lock();
     engine_.reset_peak(lock);
+    if (arena_) arena_->reset_peak();
   }
 }
 
@@ -117,6 +137,7 @@ double CudaManager::fraction_of(Bytes limit, std::size_t total) const {
 }
 
 void CudaManager::stop() {
+  pilot_.stop();
   const c10::cuda::CUDAGuard guard(device_.index());
   auto& bridge = BridgeAllocator::instance();
   bridge.native()->setMemoryFraction(fraction_before_, device_.index());
@@ -126,9 +147,14 @@ void CudaManager::stop() {
     const Bytes no_limit = INT64_MAX / 2;
     engine_.set_options(lock, {.limit = no_limit, .verify = false});
     limit_ = no_limit;
+    lock.unlock();
+    update_capacity();
+    lock.lock();
     if (const Bytes left = engine_.return_all(lock); left > 0) {
       engine_.set_options(lock, options);
       limit_ = options.limit;
+      lock.unlock();
+      update_capacity();
       const auto total = bridge.getMemoryInfo(device_.index()).second;
       bridge.native()->setMemoryFraction(fraction_of(options.limit, total), device_.index());
       throw OutOfMemory("LMS: cannot disable on " + device_.str() + ": " + format_bytes(left) +
@@ -141,21 +167,20 @@ void CudaManager::stop() {
     on_ = false;
   }
   bridge.uninstall();
-  // Copies that the last page-ins queued still read the arena.
+  // Copies that the last page-ins queued still read the host's memory.
   cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
   cuda::check(cudaStreamSynchronize(out_->stream()), "cudaStreamSynchronize");
-  arena_.reset();
+  host_.reset();
+  if (arena_) arena_->trim();
 }
 
 // Storages
 
 bool CudaManager::may_manage(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
-  // Only memory of PyTorch's own allocator: not IPC, not from_blob, not another library's.
-  if (data.get() == nullptr || data.get_deleter() != native_deleter_ ||
-      data.get() != data.get_context()) {
-    return false;
-  }
+  // Only memory of our arena or PyTorch's own allocator: not IPC, not from_blob, not another
+  // library's.
+  if (data.get() == nullptr || !on_device(data) || data.get() != data.get_context()) return false;
   std::lock_guard facts(facts_mutex_);
   return !excluded_.contains(data.get());
 }
@@ -171,9 +196,10 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
     CudaBlock& block = *found->second;
     const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-    const c10::DeleterFnPtr mine =
-        block.state == BlockState::kAbsent ? &delete_absent : native_deleter_;
-    if (moving || (block.size == bytes && data.get_deleter() == mine)) {
+    const bool mine =
+        block.state == BlockState::kAbsent ? data.get_deleter() == &delete_absent : on_device(data);
+    if (moving ||
+        (block.size == bytes && mine && (block.place == nullptr || block.place == data.get()))) {
       if (in_pool() && capturing() && !block.kept) engine_.keep(lock, block);
       return &block;
     }
@@ -186,6 +212,13 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
   auto& block = static_cast<CudaBlock&>(
       engine_.add(lock, std::make_unique<CudaBlock>(*this, storage, bytes)));
   blocks_.emplace(&storage, &block);
+  void* data = storage._mutable_data_ptr_no_checks().get();
+  if (arena_ && arena_->owns(data)) {
+    block.place = data;
+    block.uid = arena_->uid_of(data);
+    arena_->set_block(data, &block);
+  }
+  if (block.uid == 0) block.uid = Pilot::new_uid();
   return &block;
 }
 
@@ -199,8 +232,13 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
     auto& block = static_cast<CudaBlock&>(*use.block);
     for (const cudaStream_t stream : {current, second.value_or(current)}) {
       if (block.used_on(stream)) continue;
-      if (block.copied_in) block.copied_in->block(stream);
+      if (block.copied_in) wait_on(stream, block.copied_in);
       block.streams.push_back(stream);
+    }
+    if (use.writes && block.being_copied) {
+      wait_on(current, block.being_copied);
+      if (second) wait_on(*second, block.being_copied);
+      block.being_copied.reset();
     }
   }
 }
@@ -215,6 +253,7 @@ void CudaManager::note_allocation(void* data, cudaStream_t stream) {
 }
 
 cudaStream_t CudaManager::owner_of(const void* data) {
+  if (arena_ && arena_->owns(data)) return main_stream_;
   std::lock_guard facts(facts_mutex_);
   if (const auto found = owners_.find(data); found != owners_.end()) return found->second;
   const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -222,6 +261,11 @@ cudaStream_t CudaManager::owner_of(const void* data) {
     if (address >= segment.begin && address < segment.end) return segment.stream;
   }
   return nullptr;
+}
+
+bool CudaManager::on_device(const c10::DataPtr& data) const {
+  const auto deleter = data.get_deleter();
+  return deleter == native_deleter_ || deleter == &delete_in_arena;
 }
 
 void CudaManager::exclude(void* data) {
@@ -255,127 +299,14 @@ void CudaManager::capture_end() {
   engine_.resume(lock);
 }
 
-// Memory
-
-Bytes CudaManager::in_use() const { return current(native_stats(device_).allocated_bytes); }
-
-bool CudaManager::prepare_room(Bytes bytes) {
-  EngineLock lock = engine_.lock();
-  if (!engine_.make_room(lock, round_up(bytes, 512)) && strict_) return false;
-  lock.unlock();
-  // The bytes fit under the limit; but the allocator may hold its free ones in pieces, and may not
-  // take more from the driver. Then evict one block whose place is large enough.
-  const auto stats = native_stats(device_);
-  if (current(stats.reserved_bytes) + round_up(bytes, kSegmentUnit) > limit()) {
-    std::size_t largest = 1;
-    BridgeAllocator::instance().cacheInfo(device_.index(), &largest);
-    lock.lock();
-    if (static_cast<Bytes>(largest) < bytes) (void)engine_.reclaim_one(lock, bytes, 2 * bytes);
-    return true;
-  }
-  lock.lock();
-  return true;
-}
-
-bool CudaManager::relieve(Bytes bytes, int attempt) {
-  EngineLock lock = engine_.lock();
-  Bytes left = 0;
-  switch (attempt) {
-    case 0:
-      left = engine_.reclaim_one(lock, bytes, 2 * bytes);
-      return left > 0 || engine_.reclaim(lock, bytes) > 0;
-    case 1:
-      return engine_.reclaim(lock, std::max(2 * bytes, limit() / 8)) > 0;
-    case 2:
-      (void)engine_.reclaim(lock, INT64_MAX);
-      lock.unlock();
-      BridgeAllocator::instance().emptyCache({0, 0});
-      return true;
-    default:
-      return false;
-  }
-}
-
-template <typename Result>
-Result CudaManager::with_room(std::size_t size, const std::function<Result()>& allocate) {
-  const auto bytes = static_cast<Bytes>(size);
-  if (in_pool() && capturing()) return allocate();
-  try {
-    if (bytes < std::min(kLarge, min_block())) {
-      try {
-        return allocate();
-      } catch (const c10::OutOfMemoryError&) {
-        // Goes on below.
-      }
-    } else {
-      std::int64_t evictions = 0;
-      {
-        EngineLock lock = engine_.lock();
-        evictions = engine_.stats(lock).evictions;
-      }
-      const auto before = native_stats(device_).num_device_alloc;
-      if (!prepare_room(bytes)) throw_out_of_memory(*this, bytes, "");
-      try {
-        Result result = allocate();
-        EngineLock lock = engine_.lock();
-        if (engine_.stats(lock).evictions != evictions) {
-          ++from_reclaim_;
-        } else {
-          lock.unlock();
-          ++(native_stats(device_).num_device_alloc != before ? from_driver_ : from_free_list_);
-          lock.lock();
-        }
-        return result;
-      } catch (const c10::OutOfMemoryError&) {
-        // Fragmentation, or memory that others hold.
-      }
-    }
-    ++from_retry_;
-    for (int attempt = 0; relieve(bytes, attempt); ++attempt) {
-      try {
-        return allocate();
-      } catch (const c10::OutOfMemoryError&) {
-        // The next attempt frees more.
-      }
-    }
-  } catch (const TierFull& full) {
-    throw_out_of_memory(*this, bytes, full.what());
-  }
-  throw_out_of_memory(*this, bytes, "");
-}
-
-template c10::DataPtr CudaManager::with_room<c10::DataPtr>(std::size_t,
-                                                           const std::function<c10::DataPtr()>&);
-template void* CudaManager::with_room<void*>(std::size_t, const std::function<void*()>&);
-
-void CudaManager::reclaim_everything() {
-  try {
-    EngineLock lock = engine_.lock();
-    (void)engine_.reclaim(lock, INT64_MAX);
-  } catch (const TierFull&) {
-    // The operator's next failure says so, with its name.
-  }
-  (void)cudaGetLastError();  // the driver's own "out of memory" is not to be found by others
-  BridgeAllocator::instance().emptyCache({0, 0});
-}
-
-Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
-  // PyTorch's allocator takes memory from the driver in segments: 2 MiB for small allocations, 20
-  // for those below 10, else in steps of 2. What is reserved after a reclaim is in use.
-  constexpr Bytes kSmallLimit = kMiB;
-  constexpr Bytes kMediumLimit = 10 * kMiB;
-  constexpr Bytes kMediumSegment = 20 * kMiB;
-  const Bytes segment = requested < kSmallLimit    ? kSegmentUnit
-                        : requested < kMediumLimit ? kMediumSegment
-                                                   : round_up(requested, kSegmentUnit);
-  return std::max(needed, current(native_stats(device_).reserved_bytes) + segment);
-}
-
 // Figures
 
 void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
-  const auto native = on() ? native_stats(device_) : c10::CachingDeviceAllocator::DeviceStats{};
-  const auto& allocated = native.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
+  // With what lies in the arena, see BridgeAllocator::getDeviceStats.
+  const auto native = on() ? BridgeAllocator::instance().getDeviceStats(device_.index())
+                           : c10::CachingDeviceAllocator::DeviceStats{};
+  const auto& allocated =
+      native.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
   stats["device.bytes.current"] = allocated.current;
   stats["device.bytes.peak"] = allocated.peak;
   stats["device.bytes.allocated"] = allocated.allocated;
@@ -387,8 +318,13 @@ void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   stats["alloc.reclaim"] = from_reclaim_.load();
   stats["alloc.retry"] = from_retry_.load();
   stats["host.bytes.allocated"] = stats["host.bytes.freed"] = host_allocated_.load();
-  if (!arena_) return;
-  const auto host = arena_->stats();
+  stats["arena.bytes.current"] = arena_ ? arena_->used() : 0;
+  stats["arena.bytes.peak"] = arena_ ? arena_->peak() : 0;
+  stats["arena.reserved.current"] = arena_ ? arena_->mapped() : 0;
+  stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
+  stats["arena.misplaced"] = misplaced_.load();
+  if (!host_) return;
+  const auto host = host_->stats();
   stats["host.bytes.current"] = host.used;
   stats["host.bytes.peak"] = host.peak_used;
   stats["host.bytes.freed"] -= host.used;
@@ -404,7 +340,7 @@ void CudaManager::reset_peak() {
   }
   if (!on()) return;
   BridgeAllocator::instance().resetPeakStats(device_.index());
-  arena_->reset_peak();
+  host_->reset_peak();
 }
 
 // Backend

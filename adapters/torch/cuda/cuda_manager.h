@@ -2,13 +2,17 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "adapters/torch/cuda/cuda_block.h"
+#include "adapters/torch/cuda/device_arena.h"
+#include "adapters/torch/cuda/lap_timer.h"
 #include "adapters/torch/device_manager.h"
 #include "cuda/lane.h"
 
@@ -16,13 +20,17 @@ namespace lms::torch {
 
 /// CUDA storages of one device, with pinned host memory below.
 ///
+/// What is managed, and allocated on the device's main stream (the first that allocates), lies in
+/// an arena of LMS, at addresses that LMS chooses; everything else is PyTorch's allocator's. Both
+/// together keep to the limit.
+///
 /// Stream order, which is all that keeps the bytes right: a copy out starts after everything that
 /// is queued on the streams that have used the block, and the stream that owns the memory goes on
 /// only after the copy, so that the allocator may hand the memory out again at once. A copy in
 /// starts after what the current stream has queued (the memory may still be in use there) and after
 /// the copy out; the current stream, and later every other stream that uses the block, goes on only
 /// after it. The host never waits.
-class CudaManager final : public DeviceManager, private Mover, private Meter {
+class CudaManager final : public DeviceManager, private Mover, private Meter, private PilotDevice {
  public:
   explicit CudaManager(int index);
 
@@ -40,17 +48,30 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   void capture_end() override;
   [[nodiscard]] bool capturing() const override;
   [[nodiscard]] Bytes least_limit(Bytes needed, Bytes requested) override;
+  void operator_ended() override;
   void add_stats(std::map<std::string, std::int64_t>& stats) override;
   void reset_peak() override;
 
   // For the allocator bridge.
 
+  /// Memory from the arena, or null where PyTorch's allocator is to be asked: small allocations,
+  /// other streams, private pools. Throws c10::OutOfMemoryError (or Shortage).
+  c10::DataPtr allocate(std::size_t bytes);
   /// Calls `allocate`, PyTorch's own allocation of `bytes`, with room made for it before, and again
   /// after a reclaim if it throws c10::OutOfMemoryError all the same.
   template <typename Result>
   Result with_room(std::size_t bytes, const std::function<Result()>& allocate);
-  /// Memory at `data` was allocated on `stream`.
+  /// PyTorch's allocator has given memory at `data` on `stream`.
   void note_allocation(void* data, cudaStream_t stream);
+  /// `stream` uses the memory too, says the user. False: it is not in the arena.
+  bool record_stream(void* data, cudaStream_t stream);
+  /// Gives free memory of the arena back to the driver.
+  void empty_arena();
+  [[nodiscard]] const DeviceArena* arena() const { return arena_.get(); }
+  void allow_peer(int peer);
+  void reset_arena_peak() {
+    if (arena_) arena_->reset_peak();
+  }
   /// Allocations go to a private pool (a graph's, a user's) from now on / no longer.
   void begin_pool() { ++pools_; }
   void end_pool() { --pools_; }
@@ -63,20 +84,53 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
 
   // Mover
   std::optional<Bytes> page_out(Block& block, bool clean) override;
-  std::optional<Bytes> page_in(Block& block, bool keep_copy) override;
+  std::optional<Bytes> copy_below(Block& block) override;
+  std::optional<Bytes> page_in(Block& block, bool ahead) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
   // Meter
   [[nodiscard]] Bytes in_use() const override;
+  // PilotDevice
+  void start_laps() override;
+  void lap() override;
+  std::vector<double> finish_laps() override;
+  Room room() override;
+  LinkModel link() override;
+  void say(const std::string& line) override;
 
   /// The memory fraction that makes PyTorch's allocator keep to `limit`.
   [[nodiscard]] double fraction_of(Bytes limit, std::size_t total) const;
   [[nodiscard]] bool may_manage(const c10::StorageImpl& storage);
+  [[nodiscard]] bool on_device(const c10::DataPtr& data) const;
+  /// The storage still has the memory on the device that the block stands for.
+  [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
   [[nodiscard]] cudaStream_t owner_of(const void* data);
+  void begin_pressure();
+
+  // Copies
+  cudaStream_t prepare_copy_out(CudaBlock& block, const void* data);
+  cuda::EventPtr copy_out(void* to, const void* from, Bytes bytes);
+  cuda::EventPtr copy_in(void* to, const void* from, Bytes bytes);
+  /// `stream` goes on only after `event`; timed where laps are.
+  void wait_on(cudaStream_t stream, const cuda::EventPtr& event);
+
+  // The arena
+  /// True for the stream whose allocations the arena serves; the first to ask becomes it.
+  bool serves(cudaStream_t stream);
+  /// Null if nothing more may leave and it does not fit.
+  c10::DataPtr take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict);
+  bool clear(Bytes address, Bytes bytes);
+  bool clear_cheapest(Bytes bytes);
+  void update_capacity();
+  /// Takes memory from the arena until PyTorch's allocator may take `bytes` more from the driver.
+  void yield_to_native(Bytes bytes);
+  static CudaManager* owner_among_all(const void* data);
+
   /// False: nothing more may leave, and the bytes do not fit under the limit.
   bool prepare_room(Bytes bytes);
   bool relieve(Bytes bytes, int attempt);
   static void delete_absent(void* context);
+  static void delete_in_arena(void* data);
 
   c10::Device device_;
   c10::DeleterFnPtr native_deleter_ = nullptr;
@@ -84,7 +138,12 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   std::unordered_map<c10::StorageImpl*, CudaBlock*> blocks_;  ///< guarded by the engine's lock
   std::optional<cuda::Lane> out_;
   std::optional<cuda::Lane> in_;
-  std::optional<HostArena> arena_;
+  std::optional<HostArena> host_;
+  std::unique_ptr<DeviceArena> arena_;  ///< made once, kept for what still lies in it
+  std::atomic<cudaStream_t> main_stream_{nullptr};
+  std::atomic<bool> has_main_stream_{false};
+  std::atomic<std::int64_t> since_look_{0};  ///< operators since native memory was looked at
+  LapTimer laps_;
   double fraction_before_ = 1.0;
   /// The limit was given, not found: then it is kept even where the device has more.
   std::atomic<bool> strict_{true};
@@ -102,6 +161,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter {
   std::atomic<int> pools_{0};
   std::atomic<int> captures_{0};
   std::atomic<std::int64_t> from_free_list_{0}, from_driver_{0}, from_reclaim_{0}, from_retry_{0};
+  std::atomic<std::int64_t> misplaced_{0};  ///< allocations that did not get their planned address
 };
 
 }  // namespace lms::torch

@@ -20,57 +20,119 @@ void CudaManager::delete_absent(void* context) {
     const c10::cuda::CUDAGuard guard(manager.device_.index());
     const auto stream = c10::cuda::getCurrentCUDAStream(manager.device_.index()).stream();
     if (block->copied_out) block->copied_out->block(stream);
-    block->copied_in = Event::record(manager.device_.index(), stream);
+    block->slot_used = Event::record(manager.device_.index(), stream);
   } catch (const std::exception&) {
     // The runtime is being torn down: nothing runs any more.
   }
-  EngineLock lock = manager.engine_.lock();
-  manager.engine_.remove(lock, *block);
+  const BlockUid uid = block->uid;
+  {
+    EngineLock lock = manager.engine_.lock();
+    manager.engine_.remove(lock, *block);
+  }
+  manager.pilot_.released(uid);
+}
+
+void CudaManager::delete_in_arena(void* data) {
+  CudaManager* manager = owner_among_all(data);
+  if (manager == nullptr) return;
+  const DeviceArena::Stay stay = manager->arena_->give(data);
+  try {
+    const c10::cuda::CUDAGuard guard(manager->device_.index());
+    const cudaStream_t main = manager->main_stream_;
+    // The main stream's next user of these addresses comes after everybody.
+    if (stay.arriving) manager->wait_on(main, stay.arriving);
+    for (const cudaStream_t stream : stay.users) {
+      if (stream != main) Event::record(manager->device_.index(), stream)->block(main);
+    }
+    if (!manager->on() && manager->arena_->used() == 0) manager->arena_->trim();
+  } catch (const std::exception&) {
+    // The runtime is being torn down: nothing runs any more.
+  }
+  if (stay.block != nullptr) {
+    EngineLock lock = manager->engine_.lock();
+    if (manager->engine_.knows(lock, stay.block, stay.uid)) {
+      manager->engine_.remove(lock, *stay.block);
+    }
+  }
+  manager->pilot_.released(stay.uid);
+}
+
+cudaStream_t CudaManager::prepare_copy_out(CudaBlock& block, const void* data) {
+  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+  const cudaStream_t owner = owner_of(data);
+  if (!block.used_on(current)) block.streams.push_back(current);
+  if (!block.used_on(owner)) block.streams.push_back(owner);
+  if (block.copied_in) out_->wait_for(block.copied_in);
+  for (cudaStream_t stream : block.streams) {
+    out_->wait_for(Event::record(device_.index(), stream));
+  }
+  return owner;
+}
+
+bool CudaManager::holds(const c10::StorageImpl& storage, const CudaBlock& block) const {
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return on_device(data) && static_cast<Bytes>(storage.nbytes()) == block.size;
 }
 
 std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
-  if (!storage) return std::nullopt;
-  const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  if (data.get_deleter() != native_deleter_ || data.get() == nullptr ||
-      static_cast<Bytes>(storage->nbytes()) != block.size) {
-    return std::nullopt;
-  }
-  mark_pressed();
+  if (!storage || !holds(*storage, block)) return std::nullopt;
+  void* const data = storage->_mutable_data_ptr_no_checks().get();
+  begin_pressure();
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
-  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  const cudaStream_t owner = owner_of(data.get());
   Bytes copied = 0;
   if (clean) {
-    // What other streams still read must not be handed out by the owner's pool.
+    const cudaStream_t owner = owner_of(data);
+    // The owner's next user of the memory comes after the copies from and to it, and after what
+    // other streams still read.
+    if (block.being_copied) wait_on(owner, block.being_copied);
+    if (block.copied_in && !block.used_on(owner)) wait_on(owner, block.copied_in);
     for (cudaStream_t stream : block.streams) {
-      if (stream != owner) Event::record(index, stream)->block(owner);
+      if (stream != owner) wait_on(owner, Event::record(index, stream));
     }
   } else {
-    HostSlot slot = arena_->acquire(block.size);
+    HostSlot slot = host_->acquire(block.size);
     host_allocated_ += round_up(block.size, HostArena::kAlignment);
-    if (!block.used_on(current)) block.streams.push_back(current);
-    if (!block.used_on(owner)) block.streams.push_back(owner);
-    for (cudaStream_t stream : block.streams) out_->wait_for(Event::record(index, stream));
-    block.copied_out = out_->copy(slot.data(), data.get(), block.size);
-    for (cudaStream_t stream : block.streams) block.copied_out->block(stream);
+    (void)prepare_copy_out(block, data);
+    block.copied_out = block.slot_used = copy_out(slot.data(), data, block.size);
+    for (cudaStream_t stream : block.streams) wait_on(stream, block.copied_out);
     block.slot = std::move(slot);
     copied = block.size;
   }
   block.copied_in.reset();
+  block.being_copied.reset();
   block.streams.clear();
+  if (block.place != nullptr) arena_->disown(std::exchange(block.place, nullptr));
   storage->set_data_ptr_noswap({block.slot.data(), &block, &delete_absent, device_});
   return copied;
 }
 
-std::optional<Bytes> CudaManager::page_in(Block& base, bool keep_copy) {
+std::optional<Bytes> CudaManager::copy_below(Block& base) {
+  auto& block = static_cast<CudaBlock&>(base);
+  auto storage = block.storage.lock();
+  if (!storage || !holds(*storage, block) || (in_pool() && capturing())) return std::nullopt;
+  const c10::cuda::CUDAGuard guard(device_.index());
+  HostSlot slot = host_->acquire(block.size);
+  host_allocated_ += round_up(block.size, HostArena::kAlignment);
+  const void* data = storage->_mutable_data_ptr_no_checks().get();
+  (void)prepare_copy_out(block, data);
+  block.copied_out = block.slot_used = copy_out(slot.data(), data, block.size);
+  block.being_copied = block.copied_out;
+  if (block.slot) block.slot.release(block.last_copy());
+  block.slot = std::move(slot);
+  return block.size;
+}
+
+std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage) return std::nullopt;
-  const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  if (data.get_deleter() != &delete_absent || data.get_context() != &block) return std::nullopt;
+  {
+    const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+    if (data.get_deleter() != &delete_absent || data.get_context() != &block) return std::nullopt;
+  }
   if (capturing()) {
     throw Error("LMS: a graph capture uses a tensor of " + format_bytes(block.size) +
                 " that is not on the device and does not fit there; raise the limit, or free "
@@ -79,19 +141,33 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool keep_copy) {
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  c10::DataPtr fresh =
-      c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(block.size));
+  c10::DataPtr fresh;
+  if (serves(current)) {
+    const Bytes home = pilot_.home_of(block);
+    fresh = take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
+    if (!fresh) throw OutOfMemory("no place for a block that is to come ahead of its use");
+    block.place = fresh.get();
+    arena_->set_block(block.place, &block);
+  } else {
+    fresh = c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(block.size));
+    block.place = nullptr;
+  }
   in_->wait_for(Event::record(index, current));
   in_->wait_for(block.copied_out);
-  block.copied_in = in_->copy(fresh.get(), block.slot.data(), block.size);
-  block.copied_in->block(current);
-  block.streams = {current};
+  block.copied_in = block.slot_used = copy_in(fresh.get(), block.slot.data(), block.size);
+  if (ahead) {
+    block.streams.clear();
+    if (block.place != nullptr) arena_->set_arriving(block.place, block.copied_in);
+  } else {
+    wait_on(current, block.copied_in);
+    block.streams = {current};
+  }
 
   c10::DataPtr absent = storage->set_data_ptr(std::move(fresh));
   absent.release_context();  // the storage lives on; only its address has changed
-  const auto host = arena_->stats();
-  block.has_copy = keep_copy && host.used <= host.limit / 4 * 3;
-  if (!block.has_copy) block.slot.release(block.copied_in);
+  const auto host = host_->stats();
+  block.has_copy = host.used <= host.limit / 4 * 3;
+  if (!block.has_copy) block.slot.release(block.last_copy());
   return block.size;
 }
 
@@ -104,13 +180,11 @@ bool CudaManager::copy_matches(Block& base) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage || !block.slot) return true;
+  if (!holds(*storage, block)) return true;
   const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  if (data.get_deleter() != native_deleter_ ||
-      static_cast<Bytes>(storage->nbytes()) != block.size) {
-    return true;
-  }
   const c10::cuda::CUDAGuard guard(device_.index());
-  HostSlot slot = arena_->acquire(block.size);
+  if (block.being_copied) block.being_copied->wait();
+  HostSlot slot = host_->acquire(block.size);
   for (cudaStream_t stream : block.streams) {
     out_->wait_for(Event::record(device_.index(), stream));
   }

@@ -1,0 +1,292 @@
+// Where device memory comes from: the arena, PyTorch's own allocator, and room made in both.
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "adapters/torch/cuda/bridge_allocator.h"
+#include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+namespace {
+
+/// Sizes in the arena are multiples of this, as PyTorch's are.
+constexpr Bytes kUnit = 512;
+/// What PyTorch's allocator may grow by, for small allocations, before the arena is told.
+constexpr Bytes kSlack = 16 * kMiB;
+/// Operators between two looks at what PyTorch's allocator has reserved.
+constexpr std::int64_t kLookEvery = 32;
+
+}  // namespace
+
+Bytes CudaManager::in_use() const {
+  return current(native_stats(device_).allocated_bytes) + (arena_ ? arena_->used() : 0);
+}
+
+// The arena
+
+bool CudaManager::serves(cudaStream_t stream) {
+  if (!arena_ || (in_pool() && capturing())) return false;
+  if (!has_main_stream_.load(std::memory_order_acquire)) {
+    std::lock_guard facts(facts_mutex_);
+    if (!has_main_stream_) {
+      main_stream_ = stream;
+      has_main_stream_ = true;
+    }
+  }
+  return main_stream_.load(std::memory_order_relaxed) == stream;
+}
+
+void CudaManager::update_capacity() {
+  if (!arena_) return;
+  const Bytes reserved = current(native_stats(device_).reserved_bytes);
+  arena_->set_budget(limit() - reserved - std::min(kSlack, limit() / 64));
+}
+
+c10::DataPtr CudaManager::allocate(std::size_t n) {
+  const auto bytes = static_cast<Bytes>(n);
+  if (bytes < min_block() || in_pool() ||
+      !serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream())) {
+    return {};
+  }
+  const Bytes size = round_up(bytes, kUnit);
+  const BlockUid uid = Pilot::new_uid();
+  try {
+    const Bytes wanted = pilot_.allocating(uid, size);
+    if (auto data = take_in_arena(size, uid, wanted, /*evict=*/true)) return data;
+  } catch (const TierFull& full) {
+    pilot_.released(uid);
+    throw_out_of_memory(*this, bytes, full.what());
+  }
+  pilot_.released(uid);
+  throw_out_of_memory(*this, bytes, "");
+}
+
+c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict) {
+  const Bytes size = round_up(bytes, kUnit);
+  const auto whole = [&](void* data) {
+    return c10::DataPtr{data, data, &delete_in_arena, device_};
+  };
+  if (wanted != kNoAddress) {
+    wanted += arena_->base();
+    if (void* data = arena_->take_at(wanted, size, uid)) return whole(data);
+    if (clear(wanted, size)) {
+      if (void* data = arena_->take_at(wanted, size, uid)) return whole(data);
+    }
+    ++misplaced_;
+  }
+  std::int64_t evicted = 0;
+  for (bool looked = false;;) {
+    if (void* data = arena_->take(size, uid)) {
+      ++(evicted > 0 ? from_reclaim_ : from_free_list_);
+      return whole(data);
+    }
+    if (!looked) {
+      // PyTorch's allocator may have given memory back since, or may hold some that is free.
+      looked = true;
+      const auto stats = native_stats(device_);
+      if (current(stats.reserved_bytes) - current(stats.allocated_bytes) > kSlack &&
+          arena_->free() < size) {
+        BridgeAllocator::instance().native()->emptyCache({0, 0});
+      }
+      update_capacity();
+      continue;
+    }
+    if (!evict) return {};
+    if (!clear_cheapest(size)) {
+      // What lies outside the arena is in the way of its growth.
+      EngineLock lock = engine_.lock();
+      const Bytes left = engine_.reclaim(lock, size);
+      lock.unlock();
+      if (left == 0) return {};
+      BridgeAllocator::instance().native()->emptyCache({0, 0});
+      update_capacity();
+    }
+    ++evicted;
+  }
+}
+
+bool CudaManager::clear(Bytes address, Bytes bytes) {
+  EngineLock lock = engine_.lock();
+  std::vector<std::pair<CudaBlock*, BlockUid>> there;
+  for (CudaBlock* block : arena_->occupants(address, bytes)) there.emplace_back(block, block->uid);
+  for (const auto& [block, uid] : there) {
+    // The lock is let go while one leaves: the next may have gone meanwhile.
+    if (engine_.knows(lock, block, uid) && !engine_.evict(lock, *block)) return false;
+  }
+  return true;
+}
+
+bool CudaManager::clear_cheapest(Bytes bytes) {
+  begin_pressure();
+  EngineLock lock = engine_.lock();
+  const auto now = static_cast<double>(engine_.clock(lock));
+  const auto blocks = arena_->cheapest(bytes, [&](CudaBlock& block) {
+    if (!engine_.may_evict(lock, block)) return std::numeric_limits<double>::infinity();
+    // Least recently used first, and what need not be copied before what must.
+    const double age = now - static_cast<double>(block.last_use) + 1;
+    return static_cast<double>(block.size) * (block.copy_valid ? 0.5 : 1.0) / age;
+  });
+  if (!blocks) return false;
+  std::vector<std::pair<CudaBlock*, BlockUid>> chosen;
+  for (CudaBlock* block : *blocks) chosen.emplace_back(block, block->uid);
+  bool any = chosen.empty();
+  for (const auto& [block, uid] : chosen) {
+    if (engine_.knows(lock, block, uid)) any = engine_.evict(lock, *block) || any;
+  }
+  return any;
+}
+
+void CudaManager::yield_to_native(Bytes bytes) {
+  if (!arena_ || arena_->mapped() == 0) return;
+  const Bytes reserved = current(native_stats(device_).reserved_bytes);
+  if (reserved + bytes + arena_->mapped() <= limit()) return;
+  const Bytes budget = limit() - reserved - bytes;
+  const Bytes end = arena_->end_for(budget);
+  if (arena_->top() > end) (void)clear(end, arena_->top() - end);
+  arena_->set_budget(budget);
+  arena_->trim();
+}
+
+void CudaManager::operator_ended() {
+  if (!arena_ || since_look_.fetch_add(1, std::memory_order_relaxed) % kLookEvery != 0) return;
+  yield_to_native(0);
+}
+
+bool CudaManager::record_stream(void* data, cudaStream_t stream) {
+  if (!arena_ || !arena_->owns(data)) return false;
+  arena_->add_user(data, stream);
+  return true;
+}
+
+void CudaManager::empty_arena() {
+  if (arena_) arena_->trim();
+}
+
+void CudaManager::allow_peer(int peer) {
+  if (arena_) arena_->allow(peer);
+}
+
+// PyTorch's own allocator
+
+bool CudaManager::prepare_room(Bytes bytes) {
+  EngineLock lock = engine_.lock();
+  if (!engine_.make_room(lock, round_up(bytes, 512)) && strict_) return false;
+  lock.unlock();
+  // The bytes fit under the limit; but the allocator may hold its free ones in pieces, and may not
+  // take more from the driver. Then evict one block whose place is large enough.
+  const auto stats = native_stats(device_);
+  const Bytes mapped = arena_ ? arena_->mapped() : 0;
+  const Bytes segment = round_up(bytes, kSegmentUnit);
+  if (current(stats.reserved_bytes) + segment + mapped > limit()) {
+    std::size_t largest = 1;
+    BridgeAllocator::instance().cacheInfo(device_.index(), &largest);
+    if (static_cast<Bytes>(largest) >= bytes) return true;
+    yield_to_native(segment);
+    if (current(stats.reserved_bytes) + segment <= limit()) return true;
+    lock.lock();
+    (void)engine_.reclaim_one(lock, bytes, 2 * bytes);
+  }
+  return true;
+}
+
+bool CudaManager::relieve(Bytes bytes, int attempt) {
+  EngineLock lock = engine_.lock();
+  Bytes left = 0;
+  switch (attempt) {
+    case 0:
+      left = engine_.reclaim_one(lock, bytes, 2 * bytes);
+      return left > 0 || engine_.reclaim(lock, bytes) > 0;
+    case 1:
+      return engine_.reclaim(lock, std::max(2 * bytes, limit() / 8)) > 0;
+    case 2:
+      (void)engine_.reclaim(lock, INT64_MAX);
+      lock.unlock();
+      BridgeAllocator::instance().emptyCache({0, 0});
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <typename Result>
+Result CudaManager::with_room(std::size_t size, const std::function<Result()>& allocate) {
+  const auto bytes = static_cast<Bytes>(size);
+  if (in_pool() && capturing()) return allocate();
+  try {
+    if (bytes < std::min(kLarge, min_block())) {
+      try {
+        return allocate();
+      } catch (const c10::OutOfMemoryError&) {
+        // Goes on below.
+      }
+    } else {
+      std::int64_t evictions = 0;
+      {
+        EngineLock lock = engine_.lock();
+        evictions = engine_.stats(lock).evictions;
+      }
+      const auto before = native_stats(device_).num_device_alloc;
+      if (!prepare_room(bytes)) throw_out_of_memory(*this, bytes, "");
+      try {
+        Result result = allocate();
+        EngineLock lock = engine_.lock();
+        if (engine_.stats(lock).evictions != evictions) {
+          ++from_reclaim_;
+        } else {
+          lock.unlock();
+          ++(native_stats(device_).num_device_alloc != before ? from_driver_ : from_free_list_);
+          lock.lock();
+        }
+        return result;
+      } catch (const c10::OutOfMemoryError&) {
+        // Fragmentation, or memory that others hold.
+      }
+    }
+    ++from_retry_;
+    for (int attempt = 0; relieve(bytes, attempt); ++attempt) {
+      try {
+        return allocate();
+      } catch (const c10::OutOfMemoryError&) {
+        // The next attempt frees more.
+      }
+    }
+  } catch (const TierFull& full) {
+    throw_out_of_memory(*this, bytes, full.what());
+  }
+  throw_out_of_memory(*this, bytes, "");
+}
+
+template c10::DataPtr CudaManager::with_room<c10::DataPtr>(std::size_t,
+                                                           const std::function<c10::DataPtr()>&);
+template void* CudaManager::with_room<void*>(std::size_t, const std::function<void*()>&);
+
+void CudaManager::reclaim_everything() {
+  try {
+    EngineLock lock = engine_.lock();
+    (void)engine_.reclaim(lock, INT64_MAX);
+  } catch (const TierFull&) {
+    // The operator's next failure says so, with its name.
+  }
+  (void)cudaGetLastError();  // the driver's own "out of memory" is not to be found by others
+  BridgeAllocator::instance().emptyCache({0, 0});
+}
+
+Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
+  // PyTorch's allocator takes memory from the driver in segments: 2 MiB for small allocations, 20
+  // for those below 10, else in steps of 2. What is reserved after a reclaim is in use.
+  constexpr Bytes kSmallLimit = kMiB;
+  constexpr Bytes kMediumLimit = 10 * kMiB;
+  constexpr Bytes kMediumSegment = 20 * kMiB;
+  const Bytes segment = requested < kSmallLimit    ? kSegmentUnit
+                        : requested < kMediumLimit ? kMediumSegment
+                                                   : round_up(requested, kSegmentUnit);
+  return std::max(needed, current(native_stats(device_).reserved_bytes) +
+                              (arena_ ? arena_->used() : 0) + segment);
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <c10/util/SmallVector.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/event.h"
+#include "cuda/virtual_memory.h"
+#include "steps/step_log.h"
+#include "tiers/address_map.h"
+
+namespace lms::torch {
+
+class CudaBlock;
+
+/// One arena of device memory in which LMS itself says where everything lies: what is managed, and
+/// allocated on the device's main stream. Physical memory comes behind addresses when they are
+/// first taken, and stays within a budget. Reuse is ordered by the main stream alone.
+///
+/// Everything new goes into a window of addresses, [base(), base() + room()). What cannot move
+/// would fragment it for good; addresses are plenty, so move_window() leaves it behind and begins
+/// anew above it.
+///
+/// Thread-safe; its lock is innermost.
+class DeviceArena {
+ public:
+  DeviceArena(int device, Bytes reserve);
+
+  /// Where something lies, and whose it is.
+  struct Stay {
+    Bytes address = 0;
+    Bytes size = 0;
+    BlockUid uid = 0;                         ///< 0: has left, or nobody's
+    CudaBlock* block = nullptr;               ///< guarded by the engine's lock; null: not tracked
+    cuda::EventPtr arriving;                  ///< a copy in that the main stream has not waited for
+    c10::SmallVector<cudaStream_t, 2> users;  ///< other streams that were said to use it
+  };
+
+  /// Takes exactly these addresses, or returns null.
+  void* take_at(Bytes address, Bytes size, BlockUid uid);
+  /// Takes the best fit, or returns null.
+  void* take(Bytes size, BlockUid uid);
+  /// Frees; returns what was known of it.
+  Stay give(void* data);
+
+  [[nodiscard]] bool owns(const void* data) const {
+    const auto* byte = static_cast<const std::byte*>(data);
+    return byte >= memory_.base() && byte < memory_.base() + memory_.reserved();
+  }
+  [[nodiscard]] BlockUid uid_of(const void* data);
+  void set_block(const void* data, CudaBlock* block);
+  /// set_block(data, nullptr), if it is that block's.
+  void unlink(const void* data, const CudaBlock* block) noexcept;
+  void set_arriving(const void* data, cuda::EventPtr event);
+  void add_user(const void* data, cudaStream_t stream);
+  /// The bytes leave, but their block lives on: give() will not tell whose they were.
+  void disown(const void* data);
+
+  /// The tracked blocks in [address, address + size).
+  std::vector<CudaBlock*> occupants(Bytes address, Bytes size);
+  /// The blocks to evict for `size` contiguous bytes, cheapest by `cost` (infinite: may not leave;
+  /// null for what is not tracked, which may not). Nothing if no window can be cleared.
+  std::optional<std::vector<CudaBlock*>> cheapest(Bytes size,
+                                                  const std::function<double(CudaBlock&)>& cost);
+  void for_each(const std::function<void(const Stay&)>& visit);
+
+  /// Limits physical memory to `bytes`, or to what is in use if that is more.
+  void set_budget(Bytes bytes);
+  /// Where the window would have to end under such a budget.
+  [[nodiscard]] Bytes end_for(Bytes budget);
+  /// If anything lies in the window: the window begins anew above it, and memory behind addresses
+  /// that nobody uses is given back. Waits for the device.
+  void move_window();
+  /// Gives physical memory of the window above what is in use back to the driver. Waits for the
+  /// device if there is any.
+  void trim();
+  /// Lets another device's kernels and copies reach the memory.
+  void allow(int peer);
+
+  [[nodiscard]] Bytes used() const { return used_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Bytes peak() const { return peak_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Bytes mapped() const { return mapped_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Bytes mapped_peak() const { return mapped_peak_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Bytes base() const { return base_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Bytes room();  ///< bytes of the window
+  [[nodiscard]] Bytes free();  ///< bytes of the window that nobody has taken
+  [[nodiscard]] Bytes top();   ///< end of the highest address in use
+  [[nodiscard]] Bytes taken() const { return taken_.load(std::memory_order_relaxed); }
+  void reset_peak();
+
+ private:
+  void* register_stay(Bytes address, Bytes size, BlockUid uid);
+  void set_end(Bytes end);
+  void note_mapped();
+  Stay* find(const void* data);
+
+  std::mutex mutex_;
+  cuda::VirtualMemory memory_;
+  AddressMap map_;
+  std::unordered_map<Bytes, Stay> stays_;  ///< by address
+  std::vector<Bytes> walls_;               ///< taken below the window, so that nothing goes there
+  Bytes below_ = 0;                        ///< physical bytes below the window
+  std::atomic<Bytes> base_{0};
+  std::atomic<Bytes> used_{0}, peak_{0}, mapped_{0}, mapped_peak_{0};
+  std::atomic<Bytes> taken_{0};  ///< bytes of everything ever taken
+};
+
+}  // namespace lms::torch

@@ -1,0 +1,404 @@
+#include "pilot/pilot.h"
+
+#include <algorithm>
+
+namespace lms {
+namespace {
+
+/// So many operators in a row, alike in all that can be seen, tell that a known step has begun.
+constexpr std::size_t kTellTale = 12;
+/// More words about the same thing would only annoy.
+constexpr int kMostLines = 3;
+/// Operators after which a loop that is no step is looked at again.
+constexpr std::uint64_t kPause = 64;
+/// Loops of more shapes than this stay reactive in those that came last.
+constexpr std::size_t kMostScripts = 32;
+
+}  // namespace
+
+Pilot::~Pilot() { stop(); }
+
+void Pilot::start(const Options& options) {
+  stop();
+  const Guard guard(mutex_);
+  options_ = options;
+  mode_ = Mode::kLearning;
+  log_.clear();
+  scripts_.clear();
+  script_.reset();
+  walk_.reset();
+  blocks_.clear();
+  now_ = {};
+  end_due_ = false;
+  look_again_ = 0;
+  stats_ = {};
+  said_ = 0;
+}
+
+void Pilot::stop() {
+  awake_ = false;
+  if (planner_.joinable()) planner_.join();
+  planner_done_ = false;
+  const Guard guard(mutex_);
+  original_.reset();
+  in_making_.reset();
+}
+
+BlockUid Pilot::new_uid() noexcept {
+  static std::atomic<BlockUid> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+// The stream of operators
+
+void Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable) {
+  if (!awake() || !options_.enabled) return;
+  static thread_local std::vector<Order> reused;
+  std::vector<Order> orders = std::move(reused);
+  orders.clear();
+  {
+    const Guard guard(mutex_);
+    now_ = {key, name, repeatable, true};
+    begin_locked();
+    if (mode_ == Mode::kFollowing) {
+      if (end_due_) collect_orders(script_->size(), orders);
+      collect_orders(walk_->position(), orders);
+    }
+    end_due_ = false;
+  }
+  if (!orders.empty()) carry_out(orders);
+  reused = std::move(orders);
+}
+
+void Pilot::begin_locked() {
+  ++operators_;
+  if (walking() && !walk_->begin(now_.key)) differs();
+  if (walking() && !walk_->inside()) (void)walk_->begin(now_.key);
+  if (!walking()) log_.begin_operator(now_.key, now_.name, now_.repeatable);
+}
+
+void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
+  if (!awake() || !options_.enabled) return;
+  const Guard guard(mutex_);
+  if (!now_.running) return;
+  for (const Use& use : uses) touch_locked(use);
+}
+
+void Pilot::touch_locked(const Use& use) {
+  Block& block = *use.block;
+  if (block.uid == 0) return;
+  Block*& known = blocks_[block.uid];
+  known = &block;
+  if (walking() && !walk_->touch(block.uid, block.size, use.writes, &block)) {
+    differs();
+    // A script that the walk has changed to may expect something else as well.
+    if (walking() && !walk_->touch(block.uid, block.size, use.writes, &block)) learn_now();
+  }
+  if (!walking()) log_.touch(block.uid, block.size, use.writes);
+}
+
+void Pilot::end_operator() {
+  if (!awake() || !options_.enabled) return;
+  bool launch_due = false;
+  {
+    const Guard guard(mutex_);
+    if (!now_.running) return;
+    now_.running = false;
+    if (walking()) {
+      if (mode_ == Mode::kTiming) device_.lap();
+      if (walk_->end()) launch_due = step_started();
+    } else {
+      log_.end_operator();
+      look_for_known();
+      if (!walking()) look_for_new();
+    }
+  }
+  if (launch_due) launch();
+}
+
+void Pilot::mark_step() {
+  if (!awake() || !options_.enabled) return;
+  const Guard guard(mutex_);
+  if (walking()) return;
+  log_.mark_step();
+  look_for_new();
+}
+
+// Allocations
+
+Bytes Pilot::allocating(BlockUid uid, Bytes bytes) {
+  if (!awake() || !options_.enabled) return kNoAddress;
+  const Guard guard(mutex_);
+  Bytes address = kNoAddress;
+  if (walking() && !walk_->alloc(uid, bytes, &address)) {
+    differs();
+    if (walking() && !walk_->alloc(uid, bytes, &address)) learn_now();
+  }
+  if (!walking()) log_.alloc(uid, bytes);
+  return mode_ == Mode::kFollowing ? address : kNoAddress;
+}
+
+void Pilot::released(BlockUid uid) {
+  if (uid == 0 || !awake() || !options_.enabled) return;
+  const Guard guard(mutex_);
+  blocks_.erase(uid);
+  if (walking()) {
+    walk_->release(uid);
+  } else {
+    log_.release(uid);
+  }
+}
+
+Bytes Pilot::home_of(const Block& block) {
+  if (!awake()) return kNoAddress;
+  const Guard guard(mutex_);
+  return mode_ == Mode::kFollowing ? walk_->home(block.uid) : kNoAddress;
+}
+
+// Following
+
+void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
+  const Plan& plan = script_->plan;
+  for (std::size_t i = script_->starts[moment]; i < script_->starts[moment + 1]; ++i) {
+    const Directive& directive = plan.directives[i];
+    const Walk::Bound& who = walk_->bound(directive.block);
+    if (directive.action == Action::kStartIn && !script_->placement.arrivals.empty()) {
+      walk_->set_home(directive.block, script_->placement.arrivals[i]);
+    }
+    if (who.uid == 0) continue;
+    const auto known = blocks_.find(who.uid);
+    if (known != blocks_.end()) orders.push_back({directive.action, known->second, who.uid});
+  }
+}
+
+void Pilot::carry_out(const std::vector<Order>& orders) {
+  EngineLock lock = engine_.lock();
+  for (const Order& order : orders) {
+    // Everything may have changed while the lock was let go.
+    if (!engine_.knows(lock, order.block, order.uid)) continue;
+    try {
+      switch (order.action) {
+        case Action::kStartOut:
+          (void)engine_.clean(lock, *order.block);
+          break;
+        case Action::kFinishOut:
+          (void)engine_.evict(lock, *order.block);
+          break;
+        case Action::kStartIn:
+          (void)engine_.fetch(lock, *order.block);
+          break;
+        case Action::kKeep:
+        case Action::kDrop:
+        case Action::kRematerialise:
+          break;
+      }
+    } catch (const TierFull&) {
+      // Whoever needs the memory hears of it.
+    }
+  }
+}
+
+void Pilot::shun_if_part() {
+  // A loop that ends after a few rounds, and does so again and again, is part of a longer step
+  // (micro-steps whose gradients accumulate). Time to see the whole of that step twice.
+  constexpr std::uint64_t kFew = 32;
+  constexpr int kAgain = 2;
+  constexpr std::uint64_t kRounds = 3;
+  const bool at_boundary = walk_->position() == 0 && !walk_->inside();
+  if (at_boundary && operators_ - joined_ < kFew * script_->size()) {
+    if (++script_->ended_early >= kAgain) {
+      script_->shunned_until = operators_ + kRounds * (operators_ - diverged_);
+    }
+  }
+  diverged_ = operators_;
+}
+
+void Pilot::differs() {
+  ++stats_.divergences;
+  shun_if_part();
+  for (const auto& other : scripts_) {
+    if (other == script_) continue;
+    auto changed = walk_->change_to(*other);
+    if (!changed) continue;
+    if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
+    walk_along(other, std::move(*changed));
+    return;
+  }
+  if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
+    device_.say("this step is another than the one planned: " + walk_->why() +
+                "; going on without a plan until this loop is known");
+  }
+  learn_now();
+}
+
+void Pilot::learn_now() {
+  mode_ = Mode::kLearning;
+  walk_.reset();
+  script_.reset();
+  end_due_ = false;
+  log_.clear();
+  if (now_.running) log_.begin_operator(now_.key, now_.name, now_.repeatable);
+}
+
+void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk) {
+  // The walk refers to its script.
+  walk_.emplace(std::move(walk));
+  script_ = std::move(script);
+  mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
+  joined_ = operators_;
+  end_due_ = false;
+}
+
+bool Pilot::step_started() {
+  if (mode_ == Mode::kFollowing) {
+    ++stats_.steps;
+    end_due_ = true;
+  }
+  const bool timed = mode_ == Mode::kTiming;
+  if (timed) {
+    mode_ = Mode::kTracking;
+    return true;
+  }
+  if (planner_done_) take_over();
+  if (mode_ == Mode::kTracking && !original_ && !script_->hopeless) {
+    mode_ = Mode::kTiming;
+    device_.start_laps();
+  }
+  return false;
+}
+
+// Learning
+
+bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from) {
+  Walk walk(*script);
+  Bytes ignored = kNoAddress;
+  const auto changes = [&](const LoggedOperator& op, bool inside, bool allocs_only) {
+    for (const auto& change : op.changes) {
+      if (change.inside != inside) continue;
+      if (change.alloc) {
+        if (!walk.alloc(change.block, log_.bytes_of(change.block), &ignored)) return false;
+      } else if (!allocs_only) {
+        walk.release(change.block);
+      }
+    }
+    return true;
+  };
+  if (from > log_.first() && !changes(log_.at(from - 1), false, true)) return false;
+  for (std::uint64_t n = from; n < log_.end(); ++n) {
+    const LoggedOperator& op = log_.at(n);
+    if (!walk.begin(op.key)) return false;
+    for (const auto& touch : op.touches) {
+      if (!walk.touch(touch.block, log_.bytes_of(touch.block), touch.writes, nullptr)) return false;
+    }
+    if (!changes(op, true, false)) return false;
+    if (walk.end()) continue;
+    if (!changes(op, false, false)) return false;
+  }
+  walk_along(script, std::move(walk));
+  log_.clear();
+  return true;
+}
+
+void Pilot::look_for_known() {
+  for (const auto& script : scripts_) {
+    if (operators_ < script->shunned_until) continue;
+    const std::size_t tell = std::min(kTellTale, script->size());
+    if (log_.end() - log_.first() < tell) continue;
+    const std::uint64_t from = log_.end() - tell;
+    bool alike = true;
+    for (std::size_t i = tell; alike && i-- > 0;) {
+      alike = log_.at(from + i).key == script->shape.operators[i].key;
+    }
+    if (alike && rejoin(script, from)) return;
+  }
+}
+
+void Pilot::look_for_new() {
+  if (operators_ < look_again_ || scripts_.size() >= kMostScripts) return;
+  const auto span = log_.repeated_step();
+  if (!span) return;
+  auto script = std::make_shared<Script>();
+  script->shape = make_shape(log_, *span);
+  if (std::ranges::max(script->shape.trace.live_bytes()) < options_.limit / 4 * 3) {
+    // A loop inside the step: alone it would fit, and nothing would have to move.
+    look_again_ = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
+    return;
+  }
+  for (const auto& known : scripts_) {
+    if (same_step(known->shape, script->shape)) {
+      if (operators_ >= known->shunned_until) (void)rejoin(known, span->end);
+      return;
+    }
+  }
+  if (!rejoin(script, span->end)) return;
+  scripts_.push_back(std::move(script));
+  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+}
+
+// Planning
+
+void Pilot::launch() {
+  std::shared_ptr<Script> script;
+  {
+    const Guard guard(mutex_);
+    if (original_ || !script_) return;
+    script = script_;
+    original_ = script;
+    in_making_ = std::make_shared<Script>(*script);
+  }
+  PilotDevice::Room room;
+  try {
+    room = device_.room();
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+  }
+  if (planner_.joinable()) planner_.join();
+  planner_done_ = false;
+  if (options_.in_foreground) {
+    plan_in_background(room);
+  } else {
+    planner_ = std::thread([this, room] { plan_in_background(room); });
+  }
+}
+
+void Pilot::take_over() {
+  planner_done_ = false;
+  const auto original = std::exchange(original_, nullptr);
+  auto made = std::exchange(in_making_, nullptr);
+  if (!failure_.empty()) {
+    original->hopeless = true;
+    if (said_++ < kMostLines) device_.say("no plan: " + std::exchange(failure_, {}));
+    return;
+  }
+  const auto found = std::ranges::find(scripts_, original);
+  if (found == scripts_.end()) return;
+  *found = made;
+  ++stats_.planned;
+  stats_.predicted_ms = made->predicted.step_ms;
+  stats_.planned_peak = made->predicted.peak;
+  stats_.placed = made->placement.bytes;
+  stats_.lower_bound = made->placement.lower_bound;
+  if (script_ != original) return;
+  auto walk = walk_->change_to(*made);
+  walk_along(made, walk ? std::move(*walk) : Walk(*made));
+}
+
+Pilot::Stats Pilot::stats() {
+  const Guard guard(mutex_);
+  return stats_;
+}
+
+std::shared_ptr<const Script> Pilot::current() {
+  const Guard guard(mutex_);
+  if (script_ && script_->planned) return script_;
+  for (const auto& script : scripts_) {
+    if (script->planned) return script;
+  }
+  return script_;
+}
+
+void Pilot::wait_for_plan() {
+  if (planner_.joinable()) planner_.join();
+}
+
+}  // namespace lms

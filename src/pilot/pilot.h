@@ -1,0 +1,170 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "pilot/script.h"
+
+namespace lms {
+
+/// What planning must know of a device, and have it do. Called without locks of engine and pilot
+/// unless said otherwise.
+class PilotDevice {
+ public:
+  virtual ~PilotDevice() = default;
+
+  /// Times operators: laps are counted from 0, each from the one before (the first from start) to
+  /// what is queued now, without the time for which the device stood still for copies.
+  virtual void start_laps() = 0;
+  virtual void lap() = 0;
+  /// Milliseconds of all laps. Waits for the device; called by the planning thread.
+  virtual std::vector<double> finish_laps() = 0;
+
+  struct Room {
+    Bytes arena = 0;         ///< bytes that a plan may have on the device
+    bool addresses = false;  ///< plans say where (from 0); false: the device places blocks itself
+  };
+  /// What a plan may use. Called between two steps; the device may put itself in order for it. What
+  /// lies there without any operator using it is not part of it.
+  virtual Room room() = 0;
+  [[nodiscard]] virtual LinkModel link() = 0;
+  /// Something that the user should know, once.
+  virtual void say(const std::string& line) = 0;
+};
+
+/// Learns the steps of one device's operator stream, has them planned, and carries the plans out on
+/// the engine. It may only ever cost time: every directive is a hint, and the engine brings in what
+/// is missing, whatever the pilot believes.
+///
+///   off ──first eviction──► learning ──a step repeats──► timing ──planned──► following
+///                              ▲                                                │
+///                              └──────────────── the stream differs ◄───────────┘
+///
+/// Thread-safe; lock order: engine, then pilot. Operators of several threads that interleave are
+/// taken for one stream, which then never repeats: the engine stays reactive.
+class Pilot {
+ public:
+  struct Options {
+    bool enabled = true;
+    Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
+    bool in_foreground = false;  ///< plan while the step waits (tests)
+    SearchOptions search;
+  };
+
+  Pilot(Engine& engine, PilotDevice& device) : engine_(engine), device_(device) {}
+  ~Pilot();
+  Pilot(const Pilot&) = delete;
+  Pilot& operator=(const Pilot&) = delete;
+
+  /// Forgets everything and starts anew.
+  void start(const Options& options);
+  void stop();
+  /// In a child after fork(): the planning thread is the parent's, and so may be a held lock.
+  void abandon() noexcept { awake_ = false; }
+  /// Blocks have begun to leave: from now on there is something to plan.
+  void wake() { awake_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool awake() const { return awake_.load(std::memory_order_relaxed); }
+
+  // The stream of outermost operators ------------------------------------------------------------
+
+  /// Carries out what the plan has before this operator. The engine's lock must not be held.
+  void begin_operator(OperatorKey key, std::string_view name, bool repeatable);
+  /// The running operator, or one nested in it, has pinned these.
+  void touch(EngineLock& lock, std::span<const Use> uses);
+  void end_operator();
+  /// A step ends here, says the user.
+  void mark_step();
+
+  // Allocations of at least the smallest block ---------------------------------------------------
+
+  static BlockUid new_uid() noexcept;
+  /// Returns where the plan wants it, or kNoAddress.
+  Bytes allocating(BlockUid uid, Bytes bytes);
+  void released(BlockUid uid);
+  /// Where the plan wants an absent block that comes back now, or kNoAddress.
+  Bytes home_of(const Block& block);
+
+  struct Stats {
+    std::int64_t shapes = 0;       ///< different steps known
+    std::int64_t planned = 0;      ///< of those, planned
+    std::int64_t steps = 0;        ///< steps carried out under a plan
+    std::int64_t divergences = 0;  ///< steps that turned out to be others
+    double predicted_ms = 0;       ///< of the plan last followed
+    Bytes planned_peak = 0;        ///< likewise
+    Bytes placed = 0;              ///< likewise: bytes of arena that its placement takes
+    Bytes lower_bound = 0;
+  };
+  [[nodiscard]] Stats stats();
+  /// The script being followed, or else the last that was planned; null if there is none.
+  [[nodiscard]] std::shared_ptr<const Script> current();
+  /// Until no plan is being made. Not to be called within an operator.
+  void wait_for_plan();
+
+ private:
+  enum class Mode : std::uint8_t { kLearning, kTracking, kTiming, kFollowing };
+
+  struct Order {
+    Action action;
+    Block* block;
+    BlockUid uid;
+  };
+  using Guard = std::lock_guard<std::mutex>;
+
+  void begin_locked();
+  void touch_locked(const Use& use);
+  void collect_orders(std::size_t moment, std::vector<Order>& orders);
+  void carry_out(const std::vector<Order>& orders);
+  bool walking() const { return mode_ != Mode::kLearning; }
+  /// The stream is not what walk_ expected: another script that fits, or learning anew.
+  void differs();
+  void shun_if_part();
+  void learn_now();
+  bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from);
+  void look_for_known();
+  void look_for_new();
+  void walk_along(std::shared_ptr<Script> script, Walk walk);
+  /// The walk is at the start of a step. True if planning is to be launched.
+  bool step_started();
+  void take_over();
+  void launch();
+  void plan_in_background(const PilotDevice::Room& room);
+
+  Engine& engine_;
+  PilotDevice& device_;
+  std::atomic<bool> awake_{false};
+
+  std::mutex mutex_;  ///< guards all below
+  Options options_;
+  Mode mode_ = Mode::kLearning;
+  StepLog log_;
+  std::vector<std::shared_ptr<Script>> scripts_;
+  std::shared_ptr<Script> script_;  ///< walk_ walks along it
+  std::optional<Walk> walk_;
+  std::uint64_t operators_ = 0;  ///< all ever seen
+  std::uint64_t joined_ = 0;     ///< at which of them walk_ began
+  std::uint64_t diverged_ = 0;   ///< at which of them a walk last ended
+  bool end_due_ = false;         ///< the step has ended; the plan's last directives are still to do
+  struct {
+    OperatorKey key = 0;
+    std::string_view name;
+    bool repeatable = false;
+    bool running = false;
+  } now_;
+  std::unordered_map<BlockUid, Block*> blocks_;  ///< every block that was ever touched and lives
+  Stats stats_;
+  int said_ = 0;
+
+  std::thread planner_;
+  std::atomic<bool> planner_done_{false};
+  std::shared_ptr<Script> original_;   ///< what is being planned
+  std::shared_ptr<Script> in_making_;  ///< the copy on which the planner works, alone
+  std::string failure_;
+};
+
+}  // namespace lms

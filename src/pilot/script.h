@@ -1,0 +1,91 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/placement.h"
+#include "plan/search.h"
+#include "steps/step_log.h"
+
+namespace lms {
+
+/// A step that is known, and, once it has been planned, what to do in it. Immutable while followed.
+struct Script {
+  StepShape shape;
+  bool planned = false;
+  Plan plan;
+  Placement placement;
+  PlanTiming predicted;
+  bool hopeless = false;  ///< planning it has failed: it stays reactive
+  /// How often it has ended early, and the operator (of all ever seen) until which it is not to be
+  /// taken up again: perhaps it is only part of a longer step.
+  int ended_early = 0;
+  std::uint64_t shunned_until = 0;
+  Bytes budget = 0;  ///< that the plan was made for
+  /// directives of the moment before operator i: [starts[i], starts[i + 1]) of plan.directives
+  std::vector<std::size_t> starts;
+
+  [[nodiscard]] std::size_t size() const { return shape.operators.size(); }
+  /// Fills `starts` and sets `planned`.
+  void finish();
+};
+
+/// True if the first `count` operators of both look the same while they happen: keys, sizes and
+/// order of uses and allocations.
+bool same_beginning(const StepShape& a, const StepShape& b, std::size_t count);
+/// True if both are the same step: same_beginning() over all of both.
+bool same_step(const StepShape& a, const StepShape& b);
+
+/// Walks along a script while the step runs, and tells who is who: which of the device's blocks is
+/// which block of the trace. Each function that returns false has found a difference and has
+/// changed nothing; `why()` then has it in words. Not thread-safe.
+class Walk {
+ public:
+  explicit Walk(const Script& script);
+
+  [[nodiscard]] const Script& script() const { return *script_; }
+  /// The operator that runs, or will be the next to.
+  [[nodiscard]] std::size_t position() const { return position_; }
+  [[nodiscard]] bool inside() const { return inside_; }
+  [[nodiscard]] const std::string& why() const { return why_; }
+
+  bool begin(OperatorKey key);
+  bool touch(BlockUid uid, Bytes bytes, bool writes, void* block);
+  /// Where the plan wants this allocation, or kNoAddress.
+  bool alloc(BlockUid uid, Bytes bytes, Bytes* address);
+  void release(BlockUid uid);
+  /// The operator has ended. True if it was the last: the walk is at the step's start again.
+  bool end();
+
+  struct Bound {
+    BlockUid uid = 0;       ///< 0: not met yet, or gone
+    void* block = nullptr;  ///< as given to touch(); null until then
+  };
+  [[nodiscard]] const Bound& bound(TraceBlockId id) const { return bound_[id]; }
+  /// Where the plan has the block now if it is on the device; kNoAddress if it does not say.
+  [[nodiscard]] Bytes home(BlockUid uid) const;
+  /// An arrival of the plan has been begun.
+  void set_home(TraceBlockId id, Bytes address) { home_[id] = address; }
+
+  /// A walk of `other` at the same place, if the operators so far were alike there.
+  [[nodiscard]] std::optional<Walk> change_to(const Script& other) const;
+
+ private:
+  void start_step();
+  void bind(TraceBlockId id, BlockUid uid, void* block);
+  bool differs(std::string why);
+
+  const Script* script_;
+  std::vector<Bound> bound_;
+  std::vector<Bytes> home_;
+  std::unordered_map<BlockUid, TraceBlockId> ids_;
+  std::size_t position_ = 0;
+  std::size_t touches_ = 0;      ///< of the operator at position_
+  std::size_t allocations_ = 0;  ///< likewise
+  bool inside_ = false;
+  std::string why_;
+};
+
+}  // namespace lms
