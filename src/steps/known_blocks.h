@@ -24,6 +24,7 @@ struct KnownBlock {
   std::int64_t birth = kBefore;
   /// The operator that its release belongs to: the one that ran, or else the last one.
   std::int64_t death = kNever;
+  std::uint32_t place = 0;   ///< which of the allocations of `birth` it is
   bool died_inside = false;  ///< while the operator `death` ran
   bool touched = false;      ///< by any operator, ever
 

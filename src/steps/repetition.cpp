@@ -12,9 +12,6 @@ Bytes live_before(const StepLog& log, std::uint64_t number) {
   return log.at(number - 1).live_after;
 }
 
-/// Between two operators: its release belongs to the earlier, its allocation to the later.
-bool came_and_went(const KnownBlock& block) { return block.death < block.birth; }
-
 /// True if the operators from `a` on, `lag` of them in a circle that begins at `start`, come before
 /// those from `b` on in an order that does not depend on where the circle begins.
 bool comes_before(const StepLog& log, std::uint64_t start, std::uint64_t lag, std::uint64_t a,
@@ -39,10 +36,6 @@ void Repetition::restart(std::uint64_t next) {
   start_ = next_ = next;
   looked_ = false;
   boundary_.reset();
-  if (++epoch_ == 0) {
-    partners_.clear();
-    epoch_ = 1;
-  }
 }
 
 Repetition::Verdict Repetition::follow(const StepLog& log) {
@@ -55,84 +48,38 @@ Repetition::Verdict Repetition::follow(const StepLog& log) {
   return alike ? Verdict::kOtherBlocks : Verdict::kOther;
 }
 
-bool Repetition::same_blocks(const StepLog& log) {
+/// Looks at who it is alone: the signatures have told that there are as many of everything, in the
+/// same order.
+bool Repetition::same_blocks(const StepLog& log) const {
   const KnownBlocks& blocks = log.blocks();
-  if (partners_.size() < blocks.slots()) {
-    partners_.resize(std::max(blocks.slots(), 2 * partners_.size()));
-  }
-  const std::uint64_t past = next_ - lag_;
-  if (past > log.first() && !pair_changes(log, past - 1, next_ - 1, Part::kAllocsAfter)) {
-    return false;
-  }
-  // Uses before changes: a temporary must not be gone before it is used.
-  const auto& before = log.at(past).touches;
-  const auto& now = log.at(next_).touches;
-  if (before.size() != now.size()) return false;
-  for (std::size_t i = 0; i < now.size(); ++i) {
-    if (!pair(blocks, before[i].slot, now[i].slot)) return false;
-  }
-  return pair_changes(log, past, next_, Part::kInside) &&
-         pair_changes(log, past, next_, Part::kReleasesAfter);
-}
-
-bool Repetition::pair_changes(const StepLog& log, std::uint64_t earlier, std::uint64_t later,
-                              Part part) {
-  const auto& before = log.at(earlier).changes;
-  const auto& now = log.at(later).changes;
-  const auto wanted = [&](const LoggedOperator::Change& change) {
-    if (part == Part::kInside) return change.inside;
-    return !change.inside && change.alloc == (part == Part::kAllocsAfter);
+  const LoggedOperator& before = log.at(next_ - lag_);
+  const LoggedOperator& now = log.at(next_);
+  const auto same = [&](const auto& one, const auto& other) {
+    return correspond(blocks[one.slot], blocks[other.slot]);
   };
-  const auto find = [&](const auto& changes, std::size_t at) {
-    while (at < changes.size() && !wanted(changes[at])) ++at;
+  if (!std::ranges::equal(before.touches, now.touches, same)) return false;
+  // Releases. Of the allocations, some belong to the next operator, and who is born corresponds.
+  const auto skip_allocations = [](const auto& changes, std::size_t at) {
+    while (at < changes.size() && changes[at].alloc) ++at;
     return at;
   };
-  std::size_t i = find(before, 0);
-  std::size_t k = find(now, 0);
-  for (; i < before.size() && k < now.size(); i = find(before, i + 1), k = find(now, k + 1)) {
-    if (before[i].alloc != now[k].alloc) return false;
-    const std::uint32_t from = before[i].slot;
-    const std::uint32_t to = now[k].slot;
-    if (now[k].alloc) {
-      const bool gone = came_and_went(log.blocks()[from]);
-      if (gone != came_and_went(log.blocks()[to])) return false;
-      if (!gone && !match(from, to)) return false;
-    } else {
-      if (!pair(log.blocks(), from, to)) return false;
-      // Neither is ever met again in this role; their slots may become others'.
-      partners_[from].later_epoch = 0;
-      partners_[to].earlier_epoch = 0;
-    }
+  std::size_t i = 0;
+  std::size_t k = 0;
+  while (true) {
+    i = skip_allocations(before.changes, i);
+    k = skip_allocations(now.changes, k);
+    if (i == before.changes.size() || k == now.changes.size()) break;
+    if (!same(before.changes[i++], now.changes[k++])) return false;
   }
-  return i >= before.size() && k >= now.size();
+  return i == before.changes.size() && k == now.changes.size();
 }
 
-/// Notes that they correspond. False if that contradicts what has been noted.
-bool Repetition::match(std::uint32_t earlier, std::uint32_t later) {
-  Partners& from = partners_[earlier];
-  Partners& to = partners_[later];
-  if (from.later_epoch == epoch_) return from.later == later;
-  if (to.earlier_epoch == epoch_) return false;
-  from.later = later;
-  from.later_epoch = epoch_;
-  to.earlier = earlier;
-  to.earlier_epoch = epoch_;
-  return true;
-}
-
-/// The same for blocks that are met otherwise than by being born.
-bool Repetition::pair(const KnownBlocks& blocks, std::uint32_t earlier, std::uint32_t later) {
-  const bool met = partners_[earlier].later_epoch == epoch_;
-  if (!met && earlier != later && !may_correspond(blocks[earlier], blocks[later])) return false;
-  return match(earlier, later);
-}
-
-bool Repetition::may_correspond(const KnownBlock& earlier, const KnownBlock& later) const {
+bool Repetition::correspond(const KnownBlock& earlier, const KnownBlock& later) const {
   const auto lag = static_cast<std::int64_t>(lag_);
   const auto begin = static_cast<std::int64_t>(start_) - lag;
-  // Their allocations belong to this very operator or the next, and must agree when paired.
-  if (earlier.birth >= begin) return later.birth == earlier.birth + lag;
-  return later.birth >= begin && later.birth < begin + lag;
+  if (&earlier == &later) return earlier.birth < begin;
+  if (earlier.birth == KnownBlock::kBefore) return false;
+  return later.birth == earlier.birth + lag && later.place == earlier.place && later.birth >= begin;
 }
 
 std::optional<std::uint64_t> Repetition::boundary(const StepLog& log) {
@@ -142,30 +89,63 @@ std::optional<std::uint64_t> Repetition::boundary(const StepLog& log) {
   const std::uint64_t begin = end - lag_;
   if (begin <= log.first()) return std::nullopt;
   looked_ = true;
-  Bytes least = live_before(log, begin);
-  Bytes most = least;
+  Bytes most = live_before(log, begin);
+  Bytes least = most;
   for (std::uint64_t i = begin; i < end; ++i) {
-    least = std::min(least, live_before(log, i));
     most = std::max(most, live_before(log, i));
+    least = std::min(least, live_before(log, i));
   }
   const Bytes growth = live_before(log, end) - live_before(log, begin);
   if (std::max(growth, -growth) * kTrifle > most - least) return boundary_;
 
-  std::uint64_t last = begin;  // the last point with the fewest bytes, a period before
+  std::vector<std::uint64_t> points;
+  const std::vector<bool> possible = possible_boundaries(log, begin);
   for (std::uint64_t i = begin; i < end; ++i) {
-    if (live_before(log, i) == least) last = i;
+    if (!possible[i - begin]) continue;
+    if (points.empty() || live_before(log, i) < live_before(log, points[0])) points.assign(1, i);
+    if (points.back() != i && live_before(log, i) == live_before(log, points[0])) {
+      points.push_back(i);
+    }
   }
   std::uint64_t longest = 0;
-  std::uint64_t way = lag_ - (last - begin);
-  for (std::uint64_t i = begin; i < end; ++i, ++way) {
-    if (live_before(log, i) != least) continue;
-    if (way > longest || (way == longest && comes_before(log, begin, lag_, i, *boundary_))) {
-      longest = way;
-      boundary_ = i;
-    }
-    way = 0;
+  for (std::size_t k = 0; k < points.size(); ++k) {
+    const std::uint64_t way = k > 0 ? points[k] - points[k - 1] : points[0] + lag_ - points.back();
+    if (way < longest) continue;
+    if (way == longest && !comes_before(log, begin, lag_, points[k], *boundary_)) continue;
+    longest = way;
+    boundary_ = points[k];
   }
   return boundary_;
+}
+
+/// The points of the period from `begin` on that no block is carried over and then, a period later,
+/// over again: what is alive at the one or the other is either the same, or its successor.
+std::vector<bool> Repetition::possible_boundaries(const StepLog& log, std::uint64_t begin) const {
+  std::vector<int> change(lag_ + 1, 0);  // in the number of blocks that are against a point
+  const auto look = [&](std::uint64_t number, const KnownBlock& block) {
+    if (block.birth < static_cast<std::int64_t>(start_ - lag_)) return;  // there all the time
+    const auto birth = static_cast<std::uint64_t>(block.birth);
+    if (number <= birth + lag_) return;
+    // Of the points after its birth, those that have another one before this operator.
+    const std::uint64_t count = std::min(number - birth - lag_, lag_);
+    const std::uint64_t from = (birth + 1 + 2 * lag_ - begin % lag_) % lag_;
+    const std::uint64_t to = from + count;
+    ++change[from];
+    --change[std::min(to, lag_)];
+    if (to <= lag_) return;
+    ++change[0];
+    --change[to - lag_];
+  };
+  for (std::uint64_t i = begin; i < begin + lag_; ++i) {
+    for (const auto& touch : log.at(i).touches) look(i, log.blocks()[touch.slot]);
+    for (const auto& one : log.at(i).changes) {
+      if (!one.alloc) look(i, log.blocks()[one.slot]);
+    }
+  }
+  std::vector<bool> possible(lag_);
+  int against = 0;
+  for (std::uint64_t i = 0; i < lag_; ++i) possible[i] = (against += change[i]) == 0;
+  return possible;
 }
 
 }  // namespace lms

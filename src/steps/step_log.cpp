@@ -93,6 +93,7 @@ void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
 void StepLog::end_operator() {
   if (!running_) return;
   running_ = false;
+  allocations_ = 0;
   between_ = 0;
 }
 
@@ -110,6 +111,7 @@ void StepLog::alloc(BlockUid block, Bytes bytes) {
   const bool first = end_ == origin_;
   const auto birth = static_cast<std::int64_t>(running_ ? end_ - 1 : end_);
   const std::uint32_t slot = blocks_.insert(block, bytes, first ? KnownBlock::kBefore : birth);
+  blocks_[slot].place = allocations_++;
   live_ += bytes;
   if (!first) log_change(slot, true);
 }
@@ -137,6 +139,7 @@ void StepLog::clear() {
   origin_ = first_ = end_;
   running_ = false;
   live_ = 0;
+  allocations_ = 0;
   between_ = 0;
   finder_->clear();
 }

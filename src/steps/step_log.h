@@ -101,15 +101,17 @@ class StepLog {
   /// bytes are alive (or where the user has said that steps begin). Two runs are the same step if
   /// their operators, sizes and order of uses, allocations and releases agree, blocks that were
   /// there before both and after both are the same blocks, and all other blocks correspond one to
-  /// one.
+  /// one: born at the same place of their step, or of the one before it.
   ///
   /// - The operator after the step has always begun, too, so that all that belongs to the step is
   ///   known (see make_shape() for what does). The step is equal to the one before it, which is in
   ///   the log as well.
-  /// - Several points with the fewest bytes: the one that the longest way above them leads to.
-  /// - What grows or shrinks with every run is no step but a part of one (a recurrent layer),
-  /// unless
-  ///   by a trifle (a list of losses): 1/64 of how much the live bytes vary within it.
+  /// - Of several points with the fewest bytes, the one that the longest way above them leads to.
+  /// No
+  ///   step begins where a block would be carried over two beginnings before it dies; if every
+  ///   point is such a one, two steps make one.
+  /// - What grows or shrinks with every run is no step but a part of one (a recurrent layer), but
+  ///   for a trifle (a list of losses): 1/64 of how much the live bytes vary within it.
   /// - If both a period and a multiple of it explain the present, the one that explains the past
   ///   for longer is taken, and the shorter if both do equally. So of micro-steps whose gradients
   ///   accumulate, one is first taken for the step when two were alike; then the optimizer's turn
@@ -118,8 +120,7 @@ class StepLog {
   /// - Once mark_step() has been called (and the last mark is in the log), only what is between two
   ///   marks next to each other is a step, if it is equal to what is between the two before.
   ///
-  /// Cost: amortised about a microsecond for every operator fed since the last call, at most;
-  /// nothing if the log has not grown.
+  /// Cost: amortised well under a microsecond for every operator fed since the last call.
   struct Span {
     std::uint64_t begin;
     std::uint64_t end;
@@ -145,7 +146,8 @@ class StepLog {
   std::uint64_t end_ = 0;
   bool running_ = false;
   Bytes live_ = 0;
-  std::uint64_t between_ = 0;  ///< signature of the allocations since the last operator ended
+  std::uint32_t allocations_ = 0;  ///< that belong to the running or the next operator
+  std::uint64_t between_ = 0;      ///< signature of the allocations since the last operator ended
   std::vector<LoggedOperator> ring_;  ///< size: a power of two
   RunPool<LoggedOperator::Touch> touches_;
   RunPool<LoggedOperator::Change> changes_;

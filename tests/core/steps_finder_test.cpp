@@ -165,6 +165,141 @@ TEST_F(StepsFinder, TwoBuffersInTurnMakeAStepOfTwo) {
   for (const auto& span : tape.reports) EXPECT_EQ(span.end - span.begin, 6U);
 }
 
+TEST_F(StepsFinder, WhoIsWhoIsToldByTheOrderOfAllocations) {
+  for (const bool outside : {false, true}) {
+    StepLog alternating;
+    Tape other(alternating);
+    for (int i = 0; i < 12; ++i) {
+      std::vector<BlockUid> pair;
+      if (outside) pair = {other.make(50), other.make(50)};
+      const auto made =
+          other.run(1, {}, {}, outside ? std::vector<Bytes>{} : std::vector<Bytes>{50, 50});
+      if (!outside) pair = made;
+      if (i % 2 == 0) std::swap(pair[0], pair[1]);
+      for (OperatorKey key = 2; key < 10; ++key) other.run(key, {pair[key % 2]});
+      other.drop(pair[0]);
+      other.drop(pair[1]);
+    }
+    ASSERT_FALSE(other.reports.empty());
+    for (const auto& span : other.reports) {
+      EXPECT_EQ(span.end - span.begin, 18U);
+      EXPECT_EQ(other.objection(span), "");
+    }
+  }
+}
+
+TEST_F(StepsFinder, WhoDiesFirstMatters) {
+  for (int i = 0; i < 12; ++i) {
+    std::vector<BlockUid> pair = tape.run(1, {}, {}, {50, 50});
+    if (i % 2 == 0) std::swap(pair[0], pair[1]);
+    for (OperatorKey key = 2; key < 6; ++key) tape.run(key, {});
+    tape.drop(pair[0]);
+    for (OperatorKey key = 6; key < 10; ++key) tape.run(key, {});
+    tape.drop(pair[1]);
+  }
+  ASSERT_FALSE(tape.reports.empty());
+  for (const auto& span : tape.reports) EXPECT_EQ(span.end - span.begin, 18U);
+}
+
+TEST_F(StepsFinder, OneBlockDoesNotPlayTwoParts) {
+  BlockUid first = tape.make(50);
+  BlockUid second = tape.make(50);
+  for (int i = 0; i < 6; ++i) {
+    tape.run(1, {first});
+    const BlockUid next = tape.run(2, {}, {}, {50})[0];
+    const BlockUid big = tape.run(3, {}, {}, {9999})[0];
+    for (OperatorKey key = 4; key < 11; ++key) tape.run(key, {});
+    tape.run(11, {second});
+    tape.drop(big);
+    first = second = next;  // those that were are kept, for nothing
+  }
+  // The first run had two where the second has one.
+  ASSERT_FALSE(tape.reports.empty());
+  EXPECT_GE(tape.reports.front().begin, 2U * 11U);
+}
+
+TEST_F(StepsFinder, ABlockOfTheFirstRunThatStaysHasNoPartnerInTheSecond) {
+  BlockUid buffer = 0;
+  for (int i = 0; i < 6; ++i) {
+    const BlockUid made = tape.run(1, {}, {}, {50})[0];
+    if (buffer == 0) buffer = made;
+    const BlockUid big = tape.run(2, {}, {}, {9999})[0];
+    for (OperatorKey key = 3; key < 11; ++key) tape.run(key, {buffer});
+    tape.drop(big);
+  }
+  ASSERT_FALSE(tape.reports.empty());
+  EXPECT_GE(tape.reports.front().begin, 2U * 10U);
+}
+
+TEST_F(StepsFinder, BatchesFetchedTwoStepsAheadMakeAStepOfTwo) {
+  std::vector<BlockUid> queue{tape.make(50), tape.make(50)};
+  for (int i = 0; i < 12; ++i) {
+    for (OperatorKey key = 1; key < 5; ++key) tape.run(key, {queue[0]});
+    queue.push_back(tape.run(5, {}, {}, {50})[0]);
+    for (OperatorKey key = 6; key < 11; ++key) tape.run(key, {queue[0]});
+    tape.drop(queue[0]);
+    queue.erase(queue.begin());
+  }
+  ASSERT_FALSE(tape.reports.empty());
+  for (const auto& span : tape.reports) EXPECT_EQ(span.end - span.begin, 20U);
+}
+
+TEST_F(StepsFinder, AStepBeginsAfterTheLongestWayAboveTheFewestBytes) {
+  // Blocks live from after operator 2 till after 4, from after 5 till after 9.
+  for (int i = 0; i < 6; ++i) {
+    BlockUid block = 0;
+    for (OperatorKey key = 0; key < 12; ++key) {
+      tape.run(key, {});
+      if (key == 2 || key == 5) block = tape.make(40);
+      if (key == 4 || key == 9) tape.drop(block);
+    }
+  }
+  ASSERT_FALSE(tape.reports.empty());
+  for (const auto& span : tape.reports) EXPECT_EQ(span.begin % 12, 10U);
+}
+
+TEST_F(StepsFinder, AmongEqualWaysTheBoundaryIsTheSameWhereverTheLogBegins) {
+  std::set<OperatorKey> boundaries;
+  for (OperatorKey first = 0; first < 12; ++first) {
+    StepLog rotated;
+    Tape other(rotated);
+    BlockUid block = first > 2 && first < 5 ? other.make(40) : 0;
+    if (first > 8 && first < 11) block = other.make(40);
+    for (OperatorKey i = first; i < first + 60; ++i) {
+      const OperatorKey key = i % 12;
+      other.run(key, {});
+      if (key == 2 || key == 8) block = other.make(40);
+      if (key == 4 || key == 10) other.drop(block);
+    }
+    ASSERT_FALSE(other.reports.empty());
+    for (const auto& span : other.reports) {
+      EXPECT_EQ(span.end - span.begin, 12U);
+      boundaries.insert((first + span.begin) % 12);
+    }
+  }
+  EXPECT_EQ(boundaries.size(), 1U);
+}
+
+TEST_F(StepsFinder, AStepBeginsWhereNoBlockIsCarriedOverTwice) {
+  std::vector<BlockUid> queue{tape.make(50), tape.make(50)};
+  BlockUid big = tape.make(1000);
+  for (int i = 0; i < 8; ++i) {
+    tape.run(1, {queue[0]});
+    tape.run(2, {queue[0]});
+    tape.drop(big);
+    // Here are the fewest bytes.
+    for (OperatorKey key = 3; key < 10; ++key) tape.run(key, {queue[0]});
+    tape.drop(queue[0]);
+    big = tape.make(1000);
+    queue = {queue[1], tape.run(10, {}, {}, {50})[0]};
+  }
+  ASSERT_FALSE(tape.reports.empty());
+  for (const auto& span : tape.reports) {
+    EXPECT_EQ(span.end - span.begin, 10U);
+    EXPECT_EQ(span.begin % 10, 9U);
+  }
+}
+
 TEST_F(StepsFinder, NothingRepeatsInARandomWalk) {
   const BlockUid weight = tape.was_there(100);
   std::uint64_t state = 1;
@@ -214,6 +349,20 @@ TEST_F(StepsFinder, WithMarksNothingElseIsAStep) {
   EXPECT_TRUE(tape.reports.empty());
 }
 
+TEST_F(StepsFinder, MarkedStepsMustBeEqualToo) {
+  const BlockUid even = tape.was_there(100);
+  const BlockUid odd = tape.was_there(100);
+  for (int i = 0; i < 8; ++i) {  // as long, but on another block
+    for (OperatorKey key = 1; key < 10; ++key) tape.run(key, {i % 2 == 0 ? even : odd});
+    log.mark_step();
+  }
+  for (int i = 0; i < 8; ++i) {  // as long, but of another size
+    for (OperatorKey key = 1; key < 10; ++key) tape.run(key, {even}, {}, {}, {1 + i % 2});
+    log.mark_step();
+  }
+  EXPECT_TRUE(tape.reports.empty());
+}
+
 TEST_F(StepsFinder, MarksThatTheLogHasForgottenCountNoMore) {
   StepLog shorter(300);
   Tape other(shorter);
@@ -251,16 +400,35 @@ TEST_F(StepsFinder, StepsLongerThanHalfTheLogAreNotFound) {
 }
 
 TEST_F(StepsFinder, ForgettingIsNoHindrance) {
-  StepLog shorter(400);
+  for (std::size_t most = 120; most < 420; most += 23) {
+    StepLog shorter(most);
+    Tape other(shorter);
+    Model model(other, {.late_release = true, .prefetch = true, .scratch = true});
+    std::uint64_t begin = 0;
+    for (int i = 0; i < 100; ++i) begin = model.step();
+    ASSERT_FALSE(other.reports.empty());
+    EXPECT_EQ(other.reports.back().end - other.reports.back().begin, other.size() - begin);
+    EXPECT_EQ(other.reports.size(), 96U) << most;
+    for (const auto& span : other.reports) EXPECT_EQ(other.objection(span), "");
+    EXPECT_LT(shorter.blocks().slots(), 1000U);  // those of the forgotten are used again
+  }
+}
+
+TEST_F(StepsFinder, WhatWasForgottenUnreadIsNoHindrance) {
+  StepLog shorter(200);
   Tape other(shorter);
-  Model model(other, {.late_release = true, .prefetch = true});
-  std::uint64_t begin = 0;
-  for (int i = 0; i < 200; ++i) begin = model.step();
-  ASSERT_FALSE(other.reports.empty());
-  EXPECT_EQ(other.reports.back().end - other.reports.back().begin, other.size() - begin);
-  EXPECT_EQ(other.reports.size(), 197U);
-  for (const auto& span : other.reports) EXPECT_EQ(other.objection(span), "");
-  EXPECT_LT(shorter.blocks().slots(), 1000U);  // those of the forgotten are used again
+  Model model(other, {});
+  for (int i = 0; i < 5; ++i) model.step();
+  const std::uint64_t length = other.reports.back().end - other.reports.back().begin;
+  other.polls = false;
+  for (int i = 0; i < 50; ++i) model.step(i < 45 ? 5 + i : 8);
+  other.polls = true;
+  const auto reports = other.reports.size();
+  const std::uint64_t begin = model.step();
+  ASSERT_GT(other.reports.size(), reports);
+  EXPECT_EQ(other.reports.back().end, begin);
+  EXPECT_EQ(other.reports.back().end - other.reports.back().begin, length);
+  EXPECT_EQ(other.objection(other.reports.back()), "");
 }
 
 TEST_F(StepsFinder, AskedLateItAnswersForNow) {

@@ -63,6 +63,7 @@ class Tape {
     log_->end_operator();
     log_->set_ms(ops_.size() - 1, static_cast<double>(ops_.back().key));
     running_ = false;
+    allocations_ = 0;
     std::set<BlockUid> temporaries;
     Bytes held = 0;
     Bytes most = 0;
@@ -114,7 +115,6 @@ class Tape {
     std::map<BlockUid, BlockUid> later;
     std::map<BlockUid, BlockUid> earlier;
     std::set<BlockUid> born;
-    std::set<BlockUid> carried;
     for (std::size_t i = first; i < span.begin; ++i) {
       const Operator& a = ops_[i];
       const Operator& b = ops_[i + length];
@@ -151,6 +151,12 @@ class Tape {
       if (x != y && !born.contains(x) && !born.contains(y)) {
         return "other weights: " + std::to_string(x) + ", " + std::to_string(y);
       }
+      if (x == y) continue;
+      const auto [from, from_place] = births_.at(x);
+      const auto [to, to_place] = births_.at(y);
+      if (from + length != to || from_place != to_place) {
+        return "born elsewhere: " + std::to_string(x) + ", " + std::to_string(y);
+      }
     }
     return "";
   }
@@ -161,6 +167,9 @@ class Tape {
 
  private:
   void note(BlockUid uid, bool made) {
+    if (made && !ops_.empty()) {
+      births_[uid] = {running_ ? ops_.size() - 1 : ops_.size(), allocations_++};
+    }
     if (running_) {
       ops_.back().inside.emplace_back(uid, made);
     } else if (ops_.empty()) {
@@ -176,6 +185,9 @@ class Tape {
   std::vector<Operator> ops_;
   std::vector<std::pair<BlockUid, bool>> between_;
   std::map<BlockUid, Bytes> bytes_;
+  /// The operator that its allocation belongs to, and which of that operator's it is.
+  std::map<BlockUid, std::pair<std::size_t, std::size_t>> births_;
+  std::size_t allocations_ = 0;
   std::set<BlockUid> alive_;
   BlockUid last_uid_ = 100;
   Bytes base_ = 0;
@@ -190,6 +202,7 @@ struct ModelOptions {
   bool keep_gradients = false;  ///< zeroed, not released
   bool late_release = false;    ///< gradients are released only after the next step has begun
   bool prefetch = false;        ///< the next step's batch is fetched in this one
+  bool scratch = false;         ///< memory is taken and given back between two operators
   bool keep_losses = false;     ///< for ever
 };
 
@@ -210,6 +223,7 @@ class Model {
   std::uint64_t step(Bytes rows = 8) {
     const std::uint64_t begin = tape_->size();
     for (int i = 0; i < options_.micro_steps; ++i) micro_step(rows);
+    if (options_.scratch) tape_->drop(tape_->make(17));
     update();
     if (!options_.late_release && !options_.keep_gradients) release_gradients();
     return begin;

@@ -185,6 +185,24 @@ TEST(StepsShape, CarriedBlocksKnowTheirSuccessors) {
   EXPECT_EQ(staying, carried);
 }
 
+TEST(StepsShape, WhatIsUsedInTheNextStepIsMovableInThis) {
+  StepLog log;
+  Tape tape(log);
+  tape.polls = false;
+  BlockUid batch = tape.make(10);
+  for (int i = 0; i < 3; ++i) {
+    tape.run(1, {});
+    tape.run(2, {batch});
+    tape.drop(batch);
+    batch = tape.run(3, {}, {}, {10})[0];
+  }
+  const StepShape shape = make_shape(log, {6, 9});  // the last batch has not been used yet
+  ASSERT_EQ(shape.trace.blocks.size(), 2U);
+  EXPECT_EQ(shape.trace.blocks[0].carried_from, 1);
+  EXPECT_TRUE(shape.trace.blocks[0].movable);
+  EXPECT_TRUE(shape.trace.blocks[1].movable);
+}
+
 TEST(StepsShape, WhatIsOnlyKeptIsNotCarried) {
   StepLog log;
   Tape tape(log);
