@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <span>
+#include <tuple>
 
 #include "base/error.h"
 #include "plan/search_choice.h"
@@ -12,6 +15,11 @@ namespace lms {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// How much worse than the best a trial may be in the beginning, in parts of the step.
+constexpr double kFirstTemperature = 0.003;
+/// Operators do not take to the microsecond what the trace says.
+constexpr double kLeastLead = 0.5;
 
 class Search {
  public:
@@ -27,26 +35,27 @@ class Search {
   PlannedStep run() {
     Choice choice(model_, trace_, budget_);
     if (choice.useful().empty()) return timed({});
+    group(choice.useful());
     Decoder decoder(model_, link_, budget_, fullest());
     choice.repair(random_, 0);
     choice.thin();
     Tactics tactics;
-    double cost = decoder.run(choice.chosen(), tactics);
+    double cost = decoder.run(choice, tactics);
     double best = cost;
     Plan best_plan = decoder.plan();
-
     std::uniform_real_distribution<double> uniform(0, 1);
-    const double first_temperature = 0.01 * cost;
+    const double first_temperature = kFirstTemperature * cost;
     for (std::int64_t round = 0; goes_on(round); ++round) {
       const double temperature = first_temperature * (1 - progress(round));
-      Choice trial = choice;
-      Tactics trial_tactics = tactics;
-      if (!mutate(trial, trial_tactics)) continue;
-      const double now = decoder.run(trial.chosen(), trial_tactics);
-      if (now > cost && uniform(random_) >= std::exp((cost - now) / (temperature + 1e-12)))
+      Tactics trial = tactics;
+      choice.mark();
+      mutate(choice, trial);
+      const double now = decoder.run(choice, trial);
+      if (now > cost && uniform(random_) >= std::exp((cost - now) / (temperature + 1e-12))) {
+        choice.undo();
         continue;
-      choice = std::move(trial);
-      tactics = trial_tactics;
+      }
+      std::swap(tactics, trial);
       cost = now;
       if (now < best) {
         best = now;
@@ -91,43 +100,82 @@ class Search {
     return static_cast<int>(std::uniform_int_distribution<std::size_t>(0, size - 1)(random_));
   }
 
-  bool mutate(Choice& choice, Tactics& tactics) {
+  /// Gaps between operators of the same names, in order: what the layers of a network repeat.
+  void group(const std::vector<int>& useful) {
+    std::map<std::tuple<std::string, std::string, bool>, std::vector<int>> groups;
+    const auto name = [&](int op) {
+      const int at = op % model_.operators - 1;
+      return at < 0 || at >= static_cast<int>(trace_.operators.size())
+                 ? std::string()
+                 : trace_.operators[static_cast<std::size_t>(at)].name;
+    };
+    for (const int g : useful) {
+      const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
+      groups[{name(gap.begin + model_.operators - 1), name(gap.end), gap.end > model_.operators}]
+          .push_back(g);
+    }
+    for (auto& [key, gaps] : groups) {
+      std::ranges::stable_sort(
+          gaps, {}, [&](int g) { return model_.gaps[static_cast<std::size_t>(g)].begin; });
+      groups_.push_back(std::move(gaps));
+    }
+  }
+
+  double uniform(double from, double to) {
+    return std::uniform_real_distribution<double>(from, to)(random_);
+  }
+
+  /// A stretch of a group: often one gap, sometimes all.
+  std::span<const int> stretch() {
+    const std::vector<int>& group = groups_[static_cast<std::size_t>(any(groups_.size()))];
+    const auto size = static_cast<double>(group.size());
+    const auto count = static_cast<std::size_t>(std::exp(uniform(0, std::log(size))) + 0.5);
+    const auto first = static_cast<std::size_t>(any(group.size() - count + 1));
+    return std::span(group).subspan(first, count);
+  }
+
+  void mutate(Choice& choice, Tactics& tactics) {
     const auto& useful = choice.useful();
-    const int kind = any(12);
-    if (kind == 0) {
-      std::uniform_real_distribution<double> factor(-1, 1);
-      tactics.lead_ms = std::clamp(tactics.lead_ms * std::exp(factor(random_)), 0.01, 1000.0);
-      return true;
+    switch (any(8)) {
+      case 0:
+        tactics.lead_ms =
+            std::clamp(tactics.lead_ms * std::exp(uniform(-1, 1)), kLeastLead, 1000.0);
+        return;
+      case 1:
+      case 2: {
+        const int shift = any(5) == 0 ? 0 : any(41) - 20;
+        tactics.delays.resize(model_.gaps.size());
+        for (const int g : stretch()) tactics.delays[static_cast<std::size_t>(g)] = shift;
+        return;
+      }
+      case 3:
+        for (const int g : stretch()) choice.add(g);
+        return;
+      case 4:
+        for (const int g : stretch()) choice.remove(g);
+        choice.repair(random_, 0.5);
+        return;
+      case 5:
+        for (const int g : stretch()) {
+          if (choice.can_spare(g)) choice.remove(g);
+        }
+        return;
+      default:
+        break;
     }
     const int g = useful[static_cast<std::size_t>(any(useful.size()))];
-    if (kind >= 9) {
-      for (int tries = 0; tries < 50; ++tries) {
-        const int g = useful[static_cast<std::size_t>(any(useful.size()))];
-        if (choice.chosen()[static_cast<std::size_t>(g)] == 0) continue;
-        tactics.delays.resize(model_.gaps.size());
-        int& delay = tactics.delays[static_cast<std::size_t>(g)];
-        delay = any(3) == 0 ? 0 : delay + any(41) - 20;
-        return true;
-      }
-      return false;
+    if (choice.has(g)) {
+      choice.remove(g);
+      choice.repair(random_, 0.8);
+      return;
     }
-    const bool chosen = choice.chosen()[static_cast<std::size_t>(g)] != 0;
-    if (!chosen) {
-      choice.add(g);
-      if (kind < 4) return true;
-      for (int tries = 0; tries < 20; ++tries) {
-        const int other = useful[static_cast<std::size_t>(any(useful.size()))];
-        if (other == g || choice.chosen()[static_cast<std::size_t>(other)] == 0) continue;
-        if (choice.can_spare(other)) {
-          choice.remove(other);
-          break;
-        }
-      }
-      return true;
+    choice.add(g);
+    for (int tries = 0; tries < 20; ++tries) {
+      const int other = useful[static_cast<std::size_t>(any(useful.size()))];
+      if (other == g || !choice.has(other) || !choice.can_spare(other)) continue;
+      choice.remove(other);
+      return;
     }
-    choice.remove(g);
-    choice.repair(random_, 0.8);
-    return choice.chosen()[static_cast<std::size_t>(g)] == 0;
   }
 
   const Trace& trace_;
@@ -137,6 +185,7 @@ class Search {
   const StepModel model_;
   std::mt19937_64 random_;
   const Clock::time_point began_;
+  std::vector<std::vector<int>> groups_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -18,7 +19,7 @@ std::string name_of(std::size_t op, const Trace& trace) {
 }  // namespace
 
 Choice::Choice(const StepModel& model, const Trace& trace, Bytes budget)
-    : model_(&model), chosen_(model.gaps.size()), version_uses_(model.versions.size()) {
+    : model_(model), chosen_(model.gaps.size()), version_uses_(model.versions.size()) {
   const auto n = static_cast<std::size_t>(model.operators);
   for (std::size_t op = 0; op < n; ++op)
     room_.push_back(budget - model.during(static_cast<int>(op)));
@@ -46,33 +47,42 @@ Choice::Choice(const StepModel& model, const Trace& trace, Bytes budget)
 }
 
 void Choice::add(int gap) {
-  const auto g = static_cast<std::size_t>(gap);
-  chosen_[g] = 1;
-  ++version_uses_[static_cast<std::size_t>(model_->gaps[g].version)];
-  model_->add(room_, model_->gaps[g], model_->gaps[g].bytes);
+  if (!has(gap)) change(gap);
 }
 
 void Choice::remove(int gap) {
+  if (has(gap)) change(gap);
+}
+
+void Choice::change(int gap) {
   const auto g = static_cast<std::size_t>(gap);
-  chosen_[g] = 0;
-  --version_uses_[static_cast<std::size_t>(model_->gaps[g].version)];
-  model_->add(room_, model_->gaps[g], -model_->gaps[g].bytes);
+  const Gap& what = model_.gaps[g];
+  const int sign = has(gap) ? -1 : 1;
+  chosen_[g] = sign > 0 ? 1 : 0;
+  version_uses_[static_cast<std::size_t>(what.version)] += sign;
+  model_.add(room_, what, sign * what.bytes);
+  changes_.push_back(gap);
+}
+
+void Choice::undo() {
+  const std::vector<int> changes = std::exchange(changes_, {});
+  for (auto gap = changes.rbegin(); gap != changes.rend(); ++gap) change(*gap);
 }
 
 bool Choice::can_spare(int gap) const {
-  const Gap& what = model_->gaps[static_cast<std::size_t>(gap)];
+  const Gap& what = model_.gaps[static_cast<std::size_t>(gap)];
   const auto spare = [&](int from, int to) {
     return std::all_of(room_.begin() + from, room_.begin() + to,
                        [&](Bytes room) { return room >= what.bytes; });
   };
-  return spare(what.begin, std::min(what.end, model_->operators)) &&
-         spare(0, std::max(0, what.end - model_->operators));
+  return spare(what.begin, std::min(what.end, model_.operators)) &&
+         spare(0, std::max(0, what.end - model_.operators));
 }
 
 /// Bytes that choosing the gap would move.
 double Choice::cost(const Gap& gap) const {
   const auto v = static_cast<std::size_t>(gap.version);
-  const bool copied = model_->versions[v].clean || version_uses_[v] > 0;
+  const bool copied = model_.versions[v].clean || version_uses_[v] > 0;
   return static_cast<double>(gap.bytes) * ((copied ? 0 : 1) + (gap.returns ? 1 : 0) + 0.01);
 }
 
@@ -91,19 +101,19 @@ void Choice::repair(std::mt19937_64& random, double randomness) {
     relief_.assign(1, 0);
     for (std::size_t op = 0; op < room_.size(); ++op) {
       relief_.push_back(relief_.back() + (room_[op] < 0 ? 1 : 0) +
-                        0.3 * static_cast<double>(room_.size()) * model_->ms[op] /
-                            std::max(1e-9, model_->begins.back()));
+                        0.3 * static_cast<double>(room_.size()) * model_.ms[op] /
+                            std::max(1e-9, model_.begins.back()));
     }
     int best = -1;
     double best_score = -1;
     for (const int g : useful_) {
-      if (chosen_[static_cast<std::size_t>(g)] != 0) continue;
-      const Gap& gap = model_->gaps[static_cast<std::size_t>(g)];
+      if (has(g)) continue;
+      const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
       const bool covers =
-          (gap.begin <= worst && worst < gap.end) || worst + model_->operators < gap.end;
+          (gap.begin <= worst && worst < gap.end) || worst + model_.operators < gap.end;
       if (!covers) continue;
-      const int here = std::min(gap.end, model_->operators);
-      const int there = std::max(0, gap.end - model_->operators);
+      const int here = std::min(gap.end, model_.operators);
+      const int there = std::max(0, gap.end - model_.operators);
       const double sum = relief_[static_cast<std::size_t>(here)] -
                          relief_[static_cast<std::size_t>(gap.begin)] +
                          relief_[static_cast<std::size_t>(there)];
@@ -122,10 +132,10 @@ void Choice::repair(std::mt19937_64& random, double randomness) {
 void Choice::thin() {
   std::vector<int> order;
   for (const int g : useful_) {
-    if (chosen_[static_cast<std::size_t>(g)] != 0) order.push_back(g);
+    if (has(g)) order.push_back(g);
   }
   std::ranges::stable_sort(order, {}, [&](int g) {
-    const Gap& gap = model_->gaps[static_cast<std::size_t>(g)];
+    const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
     return gap.end - gap.begin;
   });
   for (const int g : order) {

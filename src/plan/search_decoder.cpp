@@ -55,12 +55,12 @@ Decoder::Decoder(const StepModel& model, const LinkModel& link, Bytes budget, in
   }
 }
 
-void Decoder::prepare(const std::vector<char>& chosen) {
+void Decoder::prepare(const Choice& choice) {
   clock_.reset();
   leavers_.clear();
   needers_.clear();
   for (const int g : by_begin_) {
-    if (chosen[static_cast<std::size_t>(g)] != 0) leavers_.push_back(g);
+    if (choice.has(g)) leavers_.push_back(g);
   }
   copiers_ = leavers_;
   if (!tactics_.delays.empty()) {
@@ -69,7 +69,7 @@ void Decoder::prepare(const std::vector<char>& chosen) {
     });
   }
   for (const int g : by_need_) {
-    if (chosen[static_cast<std::size_t>(g)] != 0) needers_.push_back(g);
+    if (choice.has(g)) needers_.push_back(g);
   }
   states_.assign(places_.size(), State::kHere);
   tickets_.resize(places_.size());
@@ -77,23 +77,16 @@ void Decoder::prepare(const std::vector<char>& chosen) {
   for (std::size_t v = 0; v < model_.versions.size(); ++v) {
     copies_[2 * v] = copies_[2 * v + 1] = {.valid = model_.versions[v].clean};
   }
-  room_.resize(static_cast<std::size_t>(operators_));
-  for (int r = 0; r < operators_; ++r) {
-    const int op = operator_at(r);
-    room_[static_cast<std::size_t>(r)] = budget_ - model_.during(op);
-  }
+  room_ = choice.room();
+  std::ranges::rotate(room_, room_.begin() + cut_);
   device_ = model_.before[static_cast<std::size_t>(cut_)];
   away_.clear();
   for (const int g : needers_) {
     const Place& where = place(g);
-    const Bytes bytes = gap(g).bytes;
     // One that leaves before the cut has a valid copy after it.
     if (where.copy % 2 == 1) copies_[static_cast<std::size_t>(where.copy - 1)].valid = true;
-    const int end = std::min(until(g), operators_);
-    for (int r = where.begin; r < end; ++r) room_[static_cast<std::size_t>(r)] += bytes;
     if (!where.covers) continue;
-    for (int r = 0; r < where.need; ++r) room_[static_cast<std::size_t>(r)] += bytes;
-    device_ -= bytes;
+    device_ -= gap(g).bytes;
     state(g) = State::kAway;
     if (gap(g).returns) away_.push_back(where.rank);
   }
@@ -102,7 +95,8 @@ void Decoder::prepare(const std::vector<char>& chosen) {
   idle_.clear();
   started_.clear();
   events_.clear();
-  next_leaver_ = next_copy_ = next_needer_ = 0;
+  reopen_copiers();
+  next_leaver_ = next_needer_ = 0;
   blocked_gap_ = -1;
 }
 
@@ -118,9 +112,9 @@ void Decoder::plan_arrivals() {
   }
 }
 
-double Decoder::run(const std::vector<char>& chosen, const Tactics& tactics) {
+double Decoder::run(const Choice& choice, const Tactics& tactics) {
   tactics_ = tactics;
-  prepare(chosen);
+  prepare(choice);
   for (at_ = 0; at_ < operators_; ++at_) {
     now_ = operator_at(at_);
     if (now_ == 0) {
@@ -198,7 +192,7 @@ void Decoder::cross_boundary() {
   make_room(model_.taken.front());
   device_ += model_.born.front() - model_.freed.front();
   turn_ = events_.size();
-  next_copy_ = 0;
+  reopen_copiers();
 }
 
 void Decoder::finish() {
@@ -234,31 +228,49 @@ void Decoder::forget(int copy) {
   std::erase(started_, copy);
 }
 
+void Decoder::reopen_copiers() {
+  skip_.resize(copiers_.size());
+  std::iota(skip_.begin(), skip_.end(), std::size_t{0});
+}
+
+/// The first at or after `i` that may still want a copy out.
+std::size_t Decoder::open_copier(std::size_t i) {
+  while (i < copiers_.size() && skip_[i] > i) {
+    const std::size_t next = skip_[i];
+    if (next < copiers_.size()) skip_[i] = skip_[next];
+    i = next;
+  }
+  return i;
+}
+
 void Decoder::feed_out(double horizon) {
   horizon += tactics_.store_ms;
+  double backlog = clock_.out_backlog();
   int passed = 0;
-  for (std::size_t i = next_copy_; i < copiers_.size() && clock_.out_backlog() < horizon; ++i) {
+  for (std::size_t i = open_copier(0); i < copiers_.size() && backlog < horizon;
+       i = open_copier(i + 1)) {
     const int g = copiers_[i];
     const Place& where = place(g);
     const Copy& copy = copy_of(g);
     const bool over = !where.covers && where.need <= at_;
     if (over || copy.valid || copy.event != kNoEvent) {
-      if (i == next_copy_) ++next_copy_;
+      skip_[i] = i + 1;
       continue;
     }
-    if (at_ < boundary_) {
-      // Nothing may be under way when the step ends.
-      if (where.begin > boundary_) continue;
-      const double left =
-          begins_[static_cast<std::size_t>(boundary_)] - begins_[static_cast<std::size_t>(at_)];
-      const double takes = latency_ + static_cast<double>(gap(g).bytes) / out_rate_;
-      if (clock_.out_backlog() + takes > left + clock_.in_backlog()) return;
-    }
-    if (where.ready > at_) {
+    if (where.ready > at_ || (at_ < boundary_ && where.begin > boundary_)) {
       if (++passed > kLookPast) return;
       continue;
     }
+    const double takes = latency_ + static_cast<double>(gap(g).bytes) / out_rate_;
+    if (at_ < boundary_) {
+      // Nothing may be under way when the step ends.
+      const double left =
+          begins_[static_cast<std::size_t>(boundary_)] - begins_[static_cast<std::size_t>(at_)];
+      if (backlog + takes > left + clock_.in_backlog()) return;
+    }
     start_out(g);
+    skip_[i] = i + 1;
+    backlog += takes;
   }
 }
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/search_gaps.h"
+#include "plan/search_choice.h"
 #include "plan/timing_clock.h"
 
 namespace lms {
@@ -13,8 +13,8 @@ struct Tactics {
   /// By gap, if not empty: its place in the queue of copies out, so many operators before
   /// (negative) or after the one that its beginning gives it.
   std::vector<int> delays = {};
-  double lead_ms = 1;   ///< copies in start this much before they must, if memory allows
-  double store_ms = 0;  ///< copies that lanes hold in store, beyond the next operator
+  double lead_ms = 2;     ///< copies in start this much before they must, if memory allows
+  double store_ms = 0.5;  ///< copies that lanes hold in store, beyond the next operator
 };
 
 /// Turns a choice of gaps into a schedule: goes through the step in virtual time and carries every
@@ -28,9 +28,9 @@ class Decoder {
   /// nothing under way. The model must outlive it.
   Decoder(const StepModel& model, const LinkModel& link, Bytes budget, int cut);
 
-  /// Time of the step if exactly the gaps with chosen[g] != 0 may be swapped. They must leave room
-  /// for every operator.
-  double run(const std::vector<char>& chosen, const Tactics& tactics);
+  /// Time of the step if exactly the chosen gaps may be swapped. They must leave room for every
+  /// operator.
+  double run(const Choice& choice, const Tactics& tactics);
 
   /// The plan of the last run.
   [[nodiscard]] Plan plan() const;
@@ -70,7 +70,7 @@ class Decoder {
   [[nodiscard]] State& state(int g) { return states_[static_cast<std::size_t>(g)]; }
   [[nodiscard]] int until(int g) { return place(g).begin + gap(g).end - gap(g).begin; }
 
-  void prepare(const std::vector<char>& chosen);
+  void prepare(const Choice& choice);
   void plan_arrivals();
   void run_operator();
   void begin_gaps();
@@ -78,6 +78,8 @@ class Decoder {
   void cross_boundary();
   void finish();
   void bring_due();
+  void reopen_copiers();
+  [[nodiscard]] std::size_t open_copier(std::size_t i);
   void feed_out(double horizon);
   void feed_in(double horizon);
   [[nodiscard]] bool room_until(int need, Bytes bytes);
@@ -106,9 +108,10 @@ class Decoder {
   std::vector<double> begins_;  ///< computation before each rotated operator
 
   Tactics tactics_;
-  std::vector<int> leavers_;  ///< chosen gaps in the order of their beginning
-  std::vector<int> copiers_;  ///< in the order of their copies out
-  std::vector<int> needers_;  ///< chosen gaps in the order of need
+  std::vector<int> leavers_;       ///< chosen gaps in the order of their beginning
+  std::vector<int> copiers_;       ///< in the order of their copies out
+  std::vector<std::size_t> skip_;  ///< beside copiers_: itself, or one further on that is open
+  std::vector<int> needers_;       ///< chosen gaps in the order of need
   std::vector<State> states_;
   std::vector<Copy> copies_;
   std::vector<int> started_;            ///< copies with an event
@@ -121,7 +124,6 @@ class Decoder {
   std::vector<Event> events_;
   std::size_t turn_ = 0;         ///< first event after the boundary
   std::size_t next_leaver_ = 0;  ///< first that has not begun
-  std::size_t next_copy_ = 0;    ///< first whose copy out has not been thought of
   std::size_t next_needer_ = 0;
   int blocked_gap_ = -1;  ///< cannot come in before blocked_until_
   int blocked_until_ = -1;
