@@ -281,22 +281,29 @@ TEST_F(StepsFinder, AmongEqualWaysTheBoundaryIsTheSameWhereverTheLogBegins) {
 }
 
 TEST_F(StepsFinder, AStepBeginsWhereNoBlockIsCarriedOverTwice) {
-  std::vector<BlockUid> queue{tape.make(50), tape.make(50)};
-  BlockUid big = tape.make(1000);
-  for (int i = 0; i < 8; ++i) {
-    tape.run(1, {queue[0]});
-    tape.run(2, {queue[0]});
-    tape.drop(big);
-    // Here are the fewest bytes.
-    for (OperatorKey key = 3; key < 10; ++key) tape.run(key, {queue[0]});
-    tape.drop(queue[0]);
-    big = tape.make(1000);
-    queue = {queue[1], tape.run(10, {}, {}, {50})[0]};
-  }
-  ASSERT_FALSE(tape.reports.empty());
-  for (const auto& span : tape.reports) {
-    EXPECT_EQ(span.end - span.begin, 10U);
-    EXPECT_EQ(span.begin % 10, 9U);
+  for (const bool used : {true, false}) {
+    StepLog fresh;
+    Tape other(fresh);
+    std::vector<BlockUid> queue{other.make(50), other.make(50)};
+    BlockUid big = other.make(1000);
+    for (int i = 0; i < 8; ++i) {
+      other.run(1, {});
+      other.run(2, {});
+      other.drop(big);
+      // Here are the fewest bytes.
+      for (OperatorKey key = 3; key < 10; ++key) {
+        other.run(key, used ? std::vector<BlockUid>{queue[0]} : std::vector<BlockUid>{});
+      }
+      other.drop(queue[0]);
+      big = other.make(1000);
+      queue = {queue[1], other.run(10, {}, {}, {50})[0]};
+    }
+    ASSERT_FALSE(other.reports.empty());
+    for (const auto& span : other.reports) {
+      EXPECT_EQ(span.end - span.begin, 10U);
+      EXPECT_EQ(span.begin % 10, 9U);
+      EXPECT_EQ(other.objection(span), "");
+    }
   }
 }
 
