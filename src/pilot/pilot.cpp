@@ -1,6 +1,7 @@
 #include "pilot/pilot.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace lms {
 namespace {
@@ -13,6 +14,20 @@ constexpr int kMostLines = 3;
 constexpr std::uint64_t kPause = 64;
 /// Loops of more shapes than this stay reactive in those that came last.
 constexpr std::size_t kMostScripts = 32;
+
+/// Most bytes that are alive at once in a step, without what it never uses.
+Bytes bytes_needed(const StepShape& shape) {
+  std::vector<bool> used(shape.trace.blocks.size());
+  for (const auto& op : shape.operators) {
+    for (const auto& touch : op.touches) used[static_cast<std::size_t>(touch.block)] = true;
+  }
+  Bytes idle = 0;
+  for (std::size_t id = 0; id < used.size(); ++id) {
+    const TraceBlock& block = shape.trace.blocks[id];
+    if (!block.born_in_step && !used[id]) idle += block.bytes;
+  }
+  return std::ranges::max(shape.trace.live_bytes()) - idle;
+}
 
 }  // namespace
 
@@ -224,7 +239,7 @@ void Pilot::differs() {
     walk_along(other, std::move(*changed));
     return;
   }
-  if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
+  if ((mode_ == Mode::kFollowing || getenv("LMSDBG")) && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + walk_->why() +
                 "; going on without a plan until this loop is known");
   }
@@ -272,27 +287,29 @@ bool Pilot::step_started() {
 bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from) {
   Walk walk(*script);
   Bytes ignored = kNoAddress;
-  const auto changes = [&](const LoggedOperator& op, bool inside, bool allocs_only) {
-    for (const auto& change : op.changes) {
-      if (change.inside != inside) continue;
-      if (change.alloc) {
-        if (!walk.alloc(change.block, log_.bytes_of(change.block), &ignored)) return false;
-      } else if (!allocs_only) {
-        walk.release(change.block);
-      }
-    }
-    return true;
+  const auto allocs = [&](const LoggedOperator& op, bool inside) {
+    return std::ranges::all_of(op.changes, [&](const auto& change) {
+      return change.inside != inside || !change.alloc ||
+             walk.alloc(change.block, log_.bytes_of(change.block), &ignored);
+    });
   };
-  if (from > log_.first() && !changes(log_.at(from - 1), false, true)) return false;
+  const auto releases = [&](const LoggedOperator& op, bool inside) {
+    for (const auto& change : op.changes) {
+      if (change.inside == inside && !change.alloc) walk.release(change.block);
+    }
+  };
+  if (from > log_.first() && !allocs(log_.at(from - 1), false)) return false;
   for (std::uint64_t n = from; n < log_.end(); ++n) {
     const LoggedOperator& op = log_.at(n);
-    if (!walk.begin(op.key)) return false;
+    if (!walk.begin(op.key) || !allocs(op, true)) return false;
     for (const auto& touch : op.touches) {
       if (!walk.touch(touch.block, log_.bytes_of(touch.block), touch.writes, nullptr)) return false;
     }
-    if (!changes(op, true, false)) return false;
-    if (walk.end()) continue;
-    if (!changes(op, false, false)) return false;
+    releases(op, true);
+    (void)walk.end();
+    releases(op, false);
+    // What is allocated between two operators is the later one's.
+    if (!allocs(op, false)) return false;
   }
   walk_along(script, std::move(walk));
   log_.clear();
@@ -319,7 +336,7 @@ void Pilot::look_for_new() {
   if (!span) return;
   auto script = std::make_shared<Script>();
   script->shape = make_shape(log_, *span);
-  if (std::ranges::max(script->shape.trace.live_bytes()) < options_.limit / 4 * 3) {
+  if (bytes_needed(script->shape) < options_.limit / 4 * 3) {
     // A loop inside the step: alone it would fit, and nothing would have to move.
     look_again_ = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
     return;

@@ -146,10 +146,11 @@ class Pilot {
   std::vector<std::shared_ptr<Script>> scripts_;
   std::shared_ptr<Script> script_;  ///< walk_ walks along it
   std::optional<Walk> walk_;
-  std::uint64_t operators_ = 0;  ///< all ever seen
-  std::uint64_t joined_ = 0;     ///< at which of them walk_ began
-  std::uint64_t diverged_ = 0;   ///< at which of them a walk last ended
-  bool end_due_ = false;         ///< the step has ended; the plan's last directives are still to do
+  std::uint64_t look_again_ = 0;  ///< operators_ from which a new step may be looked for
+  std::uint64_t operators_ = 0;   ///< all ever seen
+  std::uint64_t joined_ = 0;      ///< at which of them walk_ began
+  std::uint64_t diverged_ = 0;    ///< at which of them a walk last ended
+  bool end_due_ = false;  ///< the step has ended; the plan's last directives are still to do
   struct {
     OperatorKey key = 0;
     std::string_view name;

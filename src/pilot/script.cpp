@@ -127,6 +127,8 @@ bool Walk::begin(OperatorKey key) {
 bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
   if (!inside_) return true;  // an access from outside
   const auto& op = script_->shape.operators[position_];
+  // What an operator makes for itself alone is no block of the trace.
+  if (std::ranges::find(temporaries_, uid) != temporaries_.end()) return true;
   if (touches_ >= op.touches.size()) return differs("uses more tensors");
   const auto& expected = op.touches[touches_];
   const auto id = static_cast<TraceBlockId>(expected.block);
@@ -168,6 +170,8 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
       }
     }
     home_[id] = *address;
+  } else {
+    temporaries_.push_back(uid);
   }
   ++allocations_;
   return true;
@@ -182,6 +186,7 @@ void Walk::release(BlockUid uid) {
 
 bool Walk::end() {
   inside_ = false;
+  temporaries_.clear();
   touches_ = allocations_ = 0;
   if (++position_ < script_->size()) return false;
   start_step();
@@ -219,6 +224,7 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
     }
   }
   walk.position_ = position_;
+  walk.temporaries_ = temporaries_;
   walk.touches_ = touches_;
   walk.allocations_ = allocations_;
   walk.inside_ = inside_;

@@ -81,6 +81,7 @@ class Walk {
   std::vector<Bound> bound_;
   std::vector<Bytes> home_;
   std::unordered_map<BlockUid, TraceBlockId> ids_;
+  std::vector<BlockUid> temporaries_;  ///< of the operator at position_
   std::size_t position_ = 0;
   std::size_t touches_ = 0;      ///< of the operator at position_
   std::size_t allocations_ = 0;  ///< likewise
