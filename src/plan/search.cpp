@@ -129,7 +129,7 @@ class Search {
   std::span<const int> stretch() {
     const std::vector<int>& group = groups_[static_cast<std::size_t>(any(groups_.size()))];
     const auto size = static_cast<double>(group.size());
-    const auto count = static_cast<std::size_t>(std::exp(uniform(0, std::log(size))) + 0.5);
+    const auto count = static_cast<std::size_t>(std::lround(std::exp(uniform(0, std::log(size)))));
     const auto first = static_cast<std::size_t>(any(group.size() - count + 1));
     return std::span(group).subspan(first, count);
   }

@@ -21,8 +21,7 @@ std::string name_of(std::size_t op, const Trace& trace) {
 Choice::Choice(const StepModel& model, const Trace& trace, Bytes budget)
     : model_(model), chosen_(model.gaps.size()), version_uses_(model.versions.size()) {
   const auto n = static_cast<std::size_t>(model.operators);
-  for (std::size_t op = 0; op < n; ++op)
-    room_.push_back(budget - model.during(static_cast<int>(op)));
+  for (int op = 0; op < model.operators; ++op) room_.push_back(budget - model.during(op));
   std::vector<Bytes> emptiest = room_;
   for (const Gap& gap : model.gaps) model.add(emptiest, gap, gap.bytes);
   const auto worst = std::ranges::min_element(emptiest);
@@ -66,7 +65,7 @@ void Choice::change(int gap) {
 
 void Choice::undo() {
   const std::vector<int> changes = std::exchange(changes_, {});
-  for (auto gap = changes.rbegin(); gap != changes.rend(); ++gap) change(*gap);
+  for (const int gap : changes) change(gap);
 }
 
 bool Choice::can_spare(int gap) const {

@@ -298,8 +298,9 @@ void Decoder::feed_in(double horizon) {
     }
     // The next chance comes after this operator.
     if (begins_[static_cast<std::size_t>(at_) + 1] <
-        latest_[static_cast<std::size_t>(g)] - tactics_.lead_ms)
+        latest_[static_cast<std::size_t>(g)] - tactics_.lead_ms) {
       return;
+    }
     const Bytes bytes = gap(g).bytes;
     if (g == blocked_gap_ && at_ <= blocked_until_) return;
     if (!room_until(where.need, bytes)) {

@@ -64,8 +64,8 @@ TEST(SearchQuality, OptimizerStateStreamsThroughBothLanesAtOnce) {
   // 100 bytes may stay. A state is a copy in and a copy out: 10 ms of each lane. What 100 bytes can
   // hold is fetched during the 400 ms; the other ten states stream, in and out at once.
   TraceBuilder builder;
-  std::vector<TraceBlockId> states;
-  for (int i = 0; i < 20; ++i) states.push_back(builder.existing(10));
+  std::vector<TraceBlockId> states(20);
+  for (TraceBlockId& state : states) state = builder.existing(10);
   for (int i = 0; i < 40; ++i) builder.run("compute", {}, {}, 10);
   for (const TraceBlockId state : states) builder.run("update", {}, {state}, 1);
   const Result result = planned(builder.build(), 100, {1, 1, 1, 0, 0, 0}, 2000);
