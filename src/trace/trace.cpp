@@ -10,6 +10,19 @@ namespace {
 
 enum class Life : std::uint8_t { kUnborn, kAlive, kDead };
 
+/// Most bytes that the temporaries of `op` take at one time.
+Bytes temporaries_peak(const TraceOperator& op) {
+  Bytes peak = 0;
+  for (const TraceTemporary& latest : op.temporaries) {
+    Bytes held = 0;
+    for (const TraceTemporary& other : op.temporaries) {
+      if (other.begin <= latest.begin && latest.begin < other.end) held += other.bytes;
+    }
+    peak = std::max(peak, held);
+  }
+  return peak;
+}
+
 /// Follows the life of every block through the operators and notes what cannot have happened.
 class Validator {
  public:
@@ -22,7 +35,7 @@ class Validator {
     }
     for (std::size_t id = 0; id < trace_.blocks.size(); ++id) {
       const TraceBlock& block = trace_.blocks[id];
-      if (block.bytes <= 0) note("block " + std::to_string(id) + " has no bytes");
+      if (block.bytes <= 0) note(name_of(id) + " has no bytes");
       life_.push_back(block.born_in_step ? Life::kUnborn : Life::kAlive);
     }
     for (index_ = 0; index_ < trace_.operators.size(); ++index_) {
@@ -30,17 +43,22 @@ class Validator {
     }
     for (std::size_t id = 0; id < life_.size(); ++id) {
       if (life_[id] == Life::kUnborn) {
-        note("block " + std::to_string(id) + " is born in the step, but in no operator");
+        note(name_of(id) + " is born in the step, but in no operator");
       }
     }
+    check_carried();
     return std::move(notes_);
   }
 
  private:
+  static std::string name_of(std::size_t id) { return "block " + std::to_string(id); }
+
   void note(std::string text) { notes_.push_back(std::move(text)); }
+  void note_here(const std::string& text) {
+    note("operator " + std::to_string(index_) + " (" + trace_.operators[index_].name + ") " + text);
+  }
   void complain(TraceBlockId id, const char* what) {
-    note("operator " + std::to_string(index_) + " (" + trace_.operators[index_].name + ") " + what +
-         " block " + std::to_string(id));
+    note_here(std::string(what) + " " + name_of(id));
   }
 
   /// The ids of `list` that exist, and complaints about those that do not or that come twice.
@@ -65,13 +83,53 @@ class Validator {
     }
   }
 
+  /// Once all lives are known.
+  void check_carried() {
+    std::vector<bool> taken(trace_.blocks.size(), false);
+    for (std::size_t id = 0; id < trace_.blocks.size(); ++id) {
+      const TraceBlock& block = trace_.blocks[id];
+      if (block.carried_from == kNoBlock) continue;
+      const auto from = static_cast<std::size_t>(block.carried_from);
+      if (block.carried_from < 0 || from >= trace_.blocks.size()) {
+        note(name_of(id) + " is carried from the unknown block " +
+             std::to_string(block.carried_from));
+        continue;
+      }
+      const std::string both = name_of(id) + " is carried from " + name_of(from);
+      if (block.born_in_step) note(both + ", but born in the step");
+      if (!trace_.blocks[from].born_in_step) note(both + ", which is not born in the step");
+      if (life_[from] == Life::kDead) note(both + ", which is dead when the step ends");
+      if (trace_.blocks[from].bytes != block.bytes) note(both + ", which has another size");
+      if (taken[from]) note(both + ", as another block is");
+      taken[from] = true;
+    }
+  }
+
+  void check_temporaries(const TraceOperator& op) {
+    const std::size_t made = op.allocs.size() + op.temporaries.size();
+    bool sound = true;
+    for (std::size_t k = 0; k < op.temporaries.size(); ++k) {
+      const TraceTemporary& temporary = op.temporaries[k];
+      const std::string name = "has temporary " + std::to_string(k);
+      if (temporary.bytes <= 0) note_here(name + " without bytes");
+      if (temporary.begin >= temporary.end || temporary.end > made) {
+        note_here(name + " with no possible life");
+        sound = false;
+      }
+      if (k > 0 && temporary.begin <= op.temporaries[k - 1].begin) {
+        note_here(name + " out of order");
+        sound = false;
+      }
+    }
+    if (sound && !op.temporaries.empty() && op.workspace < temporaries_peak(op)) {
+      note_here("has less workspace than its temporaries need");
+    }
+  }
+
   void visit(const TraceOperator& op) {
-    if (!std::isfinite(op.ms) || op.ms < 0) {
-      note("operator " + std::to_string(index_) + " (" + op.name + ") takes no possible time");
-    }
-    if (op.workspace < 0) {
-      note("operator " + std::to_string(index_) + " (" + op.name + ") has a negative workspace");
-    }
+    if (!std::isfinite(op.ms) || op.ms < 0) note_here("takes no possible time");
+    if (op.workspace < 0) note_here("has a negative workspace");
+    check_temporaries(op);
     used(op.reads, "reads the unborn", "reads the dead");
     used(op.writes, "writes the unborn", "writes the dead");
     for (const TraceBlockId id : known(op.allocs)) {
@@ -113,25 +171,47 @@ TraceBlockId TraceBuilder::existing(Bytes bytes) {
   return static_cast<TraceBlockId>(trace_.blocks.size() - 1);
 }
 
+void TraceBuilder::unmovable(TraceBlockId block) { at(block).movable = false; }
+
+void TraceBuilder::carried(TraceBlockId block, TraceBlockId from) { at(block).carried_from = from; }
+
+TraceBlock& TraceBuilder::at(TraceBlockId block) {
+  if (block >= trace_.blocks.size()) throw Error("no block " + std::to_string(block));
+  return trace_.blocks[block];
+}
+
 std::size_t TraceBuilder::run(std::string_view name, std::vector<TraceBlockId> reads,
                               std::vector<TraceBlockId> writes, double ms, Bytes workspace) {
-  trace_.operators.push_back(
-      {std::string(name), std::move(reads), std::move(writes), {}, {}, ms, workspace});
+  TraceOperator op;
+  op.name = name;
+  op.reads = std::move(reads);
+  op.writes = std::move(writes);
+  op.ms = ms;
+  op.workspace = workspace;
+  trace_.operators.push_back(std::move(op));
   return trace_.operators.size() - 1;
 }
 
+TraceOperator& TraceBuilder::last(const char* caller) {
+  if (trace_.operators.empty()) throw Error(std::string(caller) + ": no operator has run");
+  return trace_.operators.back();
+}
+
+void TraceBuilder::temporary(Bytes bytes, std::uint32_t begin, std::uint32_t end) {
+  last("temporary()").temporaries.push_back({bytes, begin, end});
+}
+
+void TraceBuilder::repeatable() { last("repeatable()").repeatable = true; }
+
 TraceBlockId TraceBuilder::result(Bytes bytes) {
-  if (trace_.operators.empty()) throw Error("result(): no operator has run");
+  TraceOperator& op = last("result()");
   trace_.blocks.push_back({bytes, true});
   const auto id = static_cast<TraceBlockId>(trace_.blocks.size() - 1);
-  trace_.operators.back().allocs.push_back(id);
+  op.allocs.push_back(id);
   return id;
 }
 
-void TraceBuilder::dies(TraceBlockId block) {
-  if (trace_.operators.empty()) throw Error("dies(): no operator has run");
-  trace_.operators.back().frees.push_back(block);
-}
+void TraceBuilder::dies(TraceBlockId block) { last("dies()").frees.push_back(block); }
 
 Trace TraceBuilder::build() const {
   const auto notes = trace_.validate();

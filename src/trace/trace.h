@@ -78,9 +78,18 @@ class TraceBuilder {
  public:
   /// A block that is there when the step begins. Call before the first operator.
   TraceBlockId existing(Bytes bytes);
+  /// The block stays on the device all its life.
+  void unmovable(TraceBlockId block);
+  /// Each step's `block` is what the step before it made as `from`.
+  void carried(TraceBlockId block, TraceBlockId from);
   /// The next operator. Returns its position.
   std::size_t run(std::string_view name, std::vector<TraceBlockId> reads,
                   std::vector<TraceBlockId> writes, double ms, Bytes workspace = 0);
+  /// Memory that the last operator takes beside its results: see TraceTemporary. Its workspace is
+  /// for the caller to give.
+  void temporary(Bytes bytes, std::uint32_t begin, std::uint32_t end);
+  /// The last operator may be run again.
+  void repeatable();
   /// A result of the last operator.
   TraceBlockId result(Bytes bytes);
   /// The block dies after the last operator.
@@ -90,6 +99,9 @@ class TraceBuilder {
   [[nodiscard]] Trace build() const;
 
  private:
+  TraceBlock& at(TraceBlockId block);
+  TraceOperator& last(const char* caller);
+
   Trace trace_;
 };
 

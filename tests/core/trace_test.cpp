@@ -67,7 +67,7 @@ TEST(Trace, BlockMayDieInTheOperatorThatMakesIt) {
 TEST(Trace, AnotherVersionIsNotUnderstood) {
   Trace trace = small_step();
   trace.version = kTraceVersion + 1;
-  expect_note(trace, "version 2 is not 1");
+  expect_note(trace, "version 3 is not 2");
 }
 
 TEST(Trace, UseBeforeBirth) {
@@ -138,10 +138,108 @@ TEST(Trace, ImpossibleSizesAndTimes) {
   expect_note(trace, "operator 0 (forward) has a negative workspace");
 }
 
+// op makes r; its temporaries, of 3 and 5 bytes, coexist: 8.
+Trace with_temporaries() {
+  TraceBuilder builder;
+  builder.run("op", {}, {}, 1.0, 8);
+  builder.result(4);
+  builder.temporary(3, 0, 3);
+  builder.temporary(5, 2, 3);
+  return builder.build();
+}
+
+TEST(Trace, TemporariesThatFitTheirWorkspace) {
+  EXPECT_TRUE(with_temporaries().validate().empty());
+  Trace trace = with_temporaries();
+  trace.operators[0].workspace = 7;
+  expect_note(trace, "operator 0 (op) has less workspace than its temporaries need");
+  // One after the other they need no more than the larger.
+  trace.operators[0].temporaries = {{3, 0, 1}, {5, 1, 3}};
+  trace.operators[0].workspace = 5;
+  EXPECT_TRUE(trace.validate().empty());
+}
+
+TEST(Trace, ImpossibleTemporaries) {
+  Trace trace = with_temporaries();
+  trace.operators[0].temporaries[1].end = 2;
+  expect_note(trace, "operator 0 (op) has temporary 1 with no possible life");
+  trace.operators[0].temporaries[1].end = 4;  // only three allocations are made
+  expect_note(trace, "operator 0 (op) has temporary 1 with no possible life");
+  trace = with_temporaries();
+  trace.operators[0].temporaries[1].begin = 0;
+  expect_note(trace, "operator 0 (op) has temporary 1 out of order");
+  trace = with_temporaries();
+  trace.operators[0].temporaries[0].bytes = 0;
+  expect_note(trace, "operator 0 (op) has temporary 0 without bytes");
+}
+
+// old (6) is what the step before made as fresh (6); brief (6) dies in the step.
+struct Carried {
+  Trace trace;
+  TraceBlockId old, other, fresh, brief;
+};
+Carried carried_step() {
+  TraceBuilder builder;
+  Carried step;
+  step.old = builder.existing(6);
+  step.other = builder.existing(6);
+  builder.run("use", {step.old, step.other}, {}, 1.0);
+  step.fresh = builder.result(6);
+  step.brief = builder.result(6);
+  builder.dies(step.old);
+  builder.dies(step.brief);
+  builder.carried(step.old, step.fresh);
+  step.trace = builder.build();
+  return step;
+}
+
+TEST(Trace, CarriedBlocks) {
+  const Carried step = carried_step();
+  EXPECT_EQ(step.trace.blocks[step.old].carried_from, step.fresh);
+  EXPECT_EQ(step.trace.blocks[step.other].carried_from, kNoBlock);
+
+  Trace trace = step.trace;
+  trace.blocks[step.old].carried_from = 9;
+  expect_note(trace, "block 0 is carried from the unknown block 9");
+  trace.blocks[step.old].carried_from = -2;
+  expect_note(trace, "block 0 is carried from the unknown block -2");
+  trace.blocks[step.old].carried_from = step.brief;
+  expect_note(trace, "block 0 is carried from block 3, which is dead when the step ends");
+  trace.blocks[step.old].carried_from = step.other;
+  expect_note(trace, "block 0 is carried from block 1, which is not born in the step");
+
+  trace = step.trace;
+  trace.blocks[step.other].carried_from = step.fresh;
+  expect_note(trace, "block 1 is carried from block 2, as another block is");
+  trace = step.trace;
+  trace.blocks[step.old].bytes = 7;
+  expect_note(trace, "block 0 is carried from block 2, which has another size");
+  trace = step.trace;
+  trace.blocks[step.old].carried_from = kNoBlock;
+  trace.blocks[step.brief].carried_from = step.fresh;
+  expect_note(trace, "block 3 is carried from block 2, but born in the step");
+}
+
+TEST(TraceBuilder, MarksOperatorsAndBlocks) {
+  TraceBuilder builder;
+  const auto w = builder.existing(1);
+  builder.unmovable(w);
+  builder.run("again", {w}, {}, 1.0);
+  builder.repeatable();
+  builder.run("once", {w}, {}, 1.0);
+  const Trace trace = builder.build();
+  EXPECT_FALSE(trace.blocks[w].movable);
+  EXPECT_TRUE(trace.operators[0].repeatable);
+  EXPECT_FALSE(trace.operators[1].repeatable);
+}
+
 TEST(TraceBuilder, RefusesWhatItCannotPlace) {
   TraceBuilder builder;
   EXPECT_THROW(builder.result(1), Error);
   EXPECT_THROW(builder.dies(0), Error);
+  EXPECT_THROW(builder.repeatable(), Error);
+  EXPECT_THROW(builder.temporary(1, 0, 1), Error);
+  EXPECT_THROW(builder.unmovable(0), Error);
   builder.run("op", {}, {}, 0);
   EXPECT_THROW(builder.existing(1), Error);
 }
