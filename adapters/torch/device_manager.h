@@ -57,6 +57,10 @@ class DeviceManager {
   /// What the tier below has no room for stays; no error.
   virtual void reclaim_everything() = 0;
 
+  /// Evicts only what stood in the way of the allocation that failed last. False if that is not
+  /// known.
+  virtual bool clear_what_failed() { return false; }
+
   /// A graph capture begins: nothing moves until it ends, and what it uses is kept.
   virtual void capture_begin() {}
   virtual void capture_end() {}

@@ -141,13 +141,16 @@ bool says_out_of_memory(const c10::Error& error) {
          what.find("ALLOC_FAILED") != std::string::npos;
 }
 
-void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+/// Calls the kernel. Where it runs out of memory: the manager that must help, and everything as it
+/// was before; else null.
+DeviceManager* call_unless_short(const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                                 const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                 c10::Stack& stack) {
   const c10::Stack arguments(stack.end() - info.argument_count, stack.end());
   const std::size_t base = stack.size() - info.argument_count;
   try {
     kernel.callBoxed(op, keys, &stack);
-    return;
+    return nullptr;
   } catch (const c10::Error& error) {
     const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
                         dynamic_cast<const Shortage*>(&error) != nullptr ||
@@ -155,14 +158,25 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     if (!memory) throw;
     DeviceManager* manager = manager_under_pressure(info, arguments);
     if (manager == nullptr) throw;
-    // What the first run's own parts pinned is not needed by the second.
-    state.operator_pins.release();
     stack.resize(base);
     stack.insert(stack.end(), arguments.begin(), arguments.end());
-    manager->reclaim_everything();
-    ++manager->op_retries;
+    return manager;
   }
-  pin_arguments(state, info, stack);
+}
+
+void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  // First what is in the way leaves, then everything.
+  for (const bool everything : {false, true}) {
+    DeviceManager* manager = call_unless_short(info, kernel, op, keys, stack);
+    if (manager == nullptr) return;
+    // What the first run's own parts pinned is not needed by the second.
+    state.operator_pins.release();
+    if (everything || !manager->clear_what_failed()) manager->reclaim_everything();
+    ++manager->op_retries;
+    manager->pilot().restart_operator();
+    pin_arguments(state, info, stack);
+  }
   kernel.callBoxed(op, keys, &stack);
 }
 

@@ -1,7 +1,6 @@
 #include "pilot/pilot.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace lms {
 namespace {
@@ -110,6 +109,17 @@ void Pilot::touch_locked(const Use& use) {
     if (walking() && !walk_->touch(block.uid, block.size, use.writes, &block)) learn_now();
   }
   if (!walking()) log_.touch(block.uid, block.size, use.writes);
+}
+
+void Pilot::restart_operator() {
+  if (!awake() || !options_.enabled) return;
+  const Guard guard(mutex_);
+  if (!now_.running) return;
+  if (walking()) {
+    walk_->restart();
+  } else {
+    log_.restart_operator();
+  }
 }
 
 void Pilot::end_operator() {
@@ -239,7 +249,7 @@ void Pilot::differs() {
     walk_along(other, std::move(*changed));
     return;
   }
-  if ((mode_ == Mode::kFollowing || getenv("LMSDBG")) && said_++ < kMostLines) {
+  if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + walk_->why() +
                 "; going on without a plan until this loop is known");
   }

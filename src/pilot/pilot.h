@@ -77,6 +77,8 @@ class Pilot {
   void begin_operator(OperatorKey key, std::string_view name, bool repeatable);
   /// The running operator, or one nested in it, has pinned these.
   void touch(EngineLock& lock, std::span<const Use> uses);
+  /// The running operator failed and is tried again.
+  void restart_operator();
   void end_operator();
   /// A step ends here, says the user.
   void mark_step();

@@ -9,7 +9,7 @@ namespace lms {
 namespace {
 
 /// A placement that needs more than there is shrinks the budget, so often at most.
-constexpr int kAttempts = 4;
+constexpr int kAttempts = 6;
 /// Sizes and addresses are multiples of this.
 constexpr Bytes kUnit = 512;
 
@@ -44,7 +44,8 @@ void Pilot::plan_in_background(const PilotDevice::Room& room) {
         throw OutOfMemory("addresses for the plan need " + format_bytes(script.placement.bytes) +
                           " of " + format_bytes(room.arena));
       }
-      budget -= script.placement.bytes - room.arena + kMiB;
+      // Less waste comes with a smaller budget, too: half of it is tried first.
+      budget -= (script.placement.bytes - room.arena) / (attempt < 2 ? 2 : 1) + kMiB;
     }
     script.finish();
   } catch (const std::exception& error) {

@@ -184,6 +184,13 @@ void Walk::release(BlockUid uid) {
   ids_.erase(found);
 }
 
+void Walk::restart() {
+  const auto& allocations = script_->shape.operators[position_].allocations;
+  touches_ = allocations_ = 0;
+  temporaries_.clear();
+  while (allocations_ < allocations.size() && !allocations[allocations_].inside) ++allocations_;
+}
+
 bool Walk::end() {
   inside_ = false;
   temporaries_.clear();

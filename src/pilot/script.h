@@ -56,6 +56,8 @@ class Walk {
   /// Where the plan wants this allocation, or kNoAddress.
   bool alloc(BlockUid uid, Bytes bytes, Bytes* address);
   void release(BlockUid uid);
+  /// What the operator has done so far was in vain: it begins anew.
+  void restart();
   /// The operator has ended. True if it was the last: the walk is at the step's start again.
   bool end();
 

@@ -30,6 +30,8 @@ class RunPool {
     ++size_;
     return {&chunk.items[chunk.used - size_], size_};
   }
+  /// The newest list begins anew.
+  void restart() { size_ = 0; }
   /// The lists up to that of `number` are needed no more.
   void forget(std::uint64_t number) {
     while (chunks_.size() > 1 && chunks_.front().last <= number) {

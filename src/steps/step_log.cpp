@@ -90,6 +90,31 @@ void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
   op.signature = mixed(op.signature, writes ? Event::kWrite : Event::kRead, record.bytes);
 }
 
+void StepLog::restart_operator() {
+  if (!running_) return;
+  LoggedOperator& op = last();
+  const std::vector<LoggedOperator::Change> changes(op.changes.begin(), op.changes.end());
+  op.touches = {};
+  op.changes = {};
+  op.signature = mixed(between_, op.key);
+  touches_.restart();
+  changes_.restart();
+  const auto number = static_cast<std::int64_t>(end_ - 1);
+  for (const auto& change : changes) {
+    if (change.alloc) --allocations_;
+  }
+  for (const auto& change : changes) {
+    KnownBlock& record = blocks_[change.slot];
+    const bool in_vain = record.birth == number && record.death == number;
+    if (in_vain) {
+      if (!change.alloc) blocks_.erase(change.slot);
+      continue;
+    }
+    if (change.alloc) record.place = allocations_++;
+    log_change(change.slot, change.alloc);
+  }
+}
+
 void StepLog::end_operator() {
   if (!running_) return;
   running_ = false;

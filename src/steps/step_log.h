@@ -63,6 +63,9 @@ class StepLog {
   /// The running operator uses the block. A block never heard of was there before, one that
   /// is known keeps the size that it was made with.
   void touch(BlockUid block, Bytes bytes, bool writes);
+  /// What the running operator has done so far was in vain: it begins anew. What it has allocated
+  /// and still holds, it keeps.
+  void restart_operator();
   void end_operator();
   void alloc(BlockUid block, Bytes bytes);
   void release(BlockUid block);

@@ -44,6 +44,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void note_use(EngineLock& lock, std::span<const Use> uses,
                 const std::optional<c10::Stream>& other) override;
   void reclaim_everything() override;
+  bool clear_what_failed() override;
   void capture_begin() override;
   void capture_end() override;
   [[nodiscard]] bool capturing() const override;
@@ -144,6 +145,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::atomic<bool> has_main_stream_{false};
   std::atomic<std::int64_t> since_look_{0};  ///< operators since native memory was looked at
   LapTimer laps_;
+  std::atomic<Bytes> failed_{0};  ///< bytes that were last asked of the arena in vain
   double fraction_before_ = 1.0;
   /// The limit was given, not found: then it is kept even where the device has more.
   std::atomic<bool> strict_{true};

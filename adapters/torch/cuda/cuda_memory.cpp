@@ -63,7 +63,17 @@ c10::DataPtr CudaManager::allocate(std::size_t n) {
     throw_out_of_memory(*this, bytes, full.what());
   }
   pilot_.released(uid);
+  failed_ = size;
   throw_out_of_memory(*this, bytes, "");
+}
+
+bool CudaManager::clear_what_failed() {
+  const Bytes bytes = failed_.exchange(0);
+  try {
+    return bytes > 0 && arena_ && clear_cheapest(bytes);
+  } catch (const TierFull&) {
+    return false;  // the operator's next failure says so, with its name
+  }
 }
 
 c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict) {

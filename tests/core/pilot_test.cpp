@@ -1,0 +1,243 @@
+#include "pilot/pilot.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "sim/device.h"
+
+namespace lms {
+namespace {
+
+/// A device whose laps take one millisecond each, and that places blocks itself.
+class PlainDevice final : public PilotDevice {
+ public:
+  explicit PlainDevice(Bytes limit) : limit_(limit) {}
+
+  void start_laps() override { laps_ = 0; }
+  void lap() override { ++laps_; }
+  std::vector<double> finish_laps() override {
+    return std::vector<double>(static_cast<std::size_t>(laps_), 1.0);
+  }
+  Room room() override { return {.arena = limit_, .addresses = false}; }
+  LinkModel link() override {
+    return {.out_bytes_per_ms = 1, .in_bytes_per_ms = 1, .both_bytes_per_ms = 1, .latency_ms = 0};
+  }
+  void say(const std::string& line) override { said.push_back(line); }
+
+  std::vector<std::string> said;
+
+ private:
+  Bytes limit_;
+  int laps_ = 0;
+};
+
+/// A training loop on a simulated device, with real bytes: a chain of layers, forward and back.
+class Loop {
+ public:
+  static constexpr Bytes kBytes = 10;
+
+  Loop(Bytes limit, int layers)
+      : sim_({}),
+        engine_({.limit = limit}, sim_, std::make_unique<LruPolicy>()),
+        device(limit),
+        pilot(engine_, device) {
+    pilot.start({.limit = limit, .in_foreground = true, .search = {.rounds = 200}});
+    pilot.wake();
+    for (int i = 0; i < layers; ++i) weights_.push_back(&make(value_++));
+  }
+  ~Loop() {
+    for (auto* block : weights_) drop(*block);
+  }
+
+  /// One iteration over the first `layers` layers. Checks all bytes that it finds.
+  void step(int layers, OperatorKey extra = 0) {
+    std::vector<Held> activations;
+    for (int i = 0; i < layers; ++i) {
+      begin(100 + static_cast<OperatorKey>(i));
+      use(*weights_[static_cast<std::size_t>(i)], false);
+      if (i > 0) use(*activations.back().block, false, activations.back().value);
+      activations.push_back({nullptr, value_++});
+      activations.back().block = &make(activations.back().value);
+      end();
+    }
+    if (extra != 0) {
+      begin(extra);
+      use(*activations.back().block, false, activations.back().value);
+      end();
+    }
+    for (int i = layers; i-- > 0;) {
+      begin(200 + static_cast<OperatorKey>(i));
+      use(*weights_[static_cast<std::size_t>(i)], true);
+      use(*activations.back().block, false, activations.back().value);
+      end();
+      drop(*activations.back().block);
+      activations.pop_back();
+    }
+  }
+
+  /// The same operator again and again, on two weights.
+  void optimizer() {
+    begin(300);
+    use(*weights_[0], true);
+    use(*weights_[1], true);
+    end();
+  }
+
+  [[nodiscard]] EngineStats stats() {
+    auto lock = engine_.lock();
+    return engine_.stats(lock);
+  }
+
+ private:
+  struct Held {
+    SimBlock* block;
+    std::uint64_t value;
+  };
+
+  void begin(OperatorKey key) { pilot.begin_operator(key, "op", true); }
+
+  void use(SimBlock& block, bool writes, std::uint64_t value = 0) {
+    auto lock = engine_.lock();
+    const Use use{&block, writes};
+    engine_.pin(lock, {&use, 1});
+    pilot.touch(lock, {&use, 1});
+    uses_.push_back(use);
+    if (value != 0) {
+      EXPECT_TRUE(block.holds(value)) << "wrong bytes in block " << block.uid;
+    }
+  }
+
+  SimBlock& make(std::uint64_t value) {
+    {
+      auto lock = engine_.lock();
+      if (!engine_.reserve(lock, kBytes)) throw OutOfMemory("no room");
+    }
+    auto block = sim_.make_block(kBytes);
+    block->fill(value);
+    block->uid = Pilot::new_uid();
+    (void)pilot.allocating(block->uid, kBytes);
+    auto lock = engine_.lock();
+    auto& added = static_cast<SimBlock&>(engine_.add(lock, std::move(block)));
+    const Use use{&added, true};
+    engine_.pin(lock, {&use, 1});
+    pilot.touch(lock, {&use, 1});
+    uses_.push_back(use);
+    return added;
+  }
+
+  void end() {
+    {
+      auto lock = engine_.lock();
+      engine_.unpin(lock, uses_);
+      uses_.clear();
+      engine_.operator_ended(lock);
+    }
+    pilot.end_operator();
+  }
+
+  void drop(SimBlock& block) {
+    pilot.released(block.uid);
+    auto lock = engine_.lock();
+    if (!uses_.empty()) {
+      engine_.unpin(lock, uses_);
+      uses_.clear();
+    }
+    engine_.remove(lock, block);
+  }
+
+  SimDevice sim_;
+  Engine engine_;
+
+ public:
+  PlainDevice device;
+  Pilot pilot;
+
+ private:
+  std::vector<SimBlock*> weights_;
+  std::vector<Use> uses_;
+  std::uint64_t value_ = 1;
+};
+
+constexpr Bytes kTight = 12 * Loop::kBytes;  // of the 16 that eight layers take
+
+TEST(Pilot, LearnsAStepPlansItAndFollowsThePlan) {
+  Loop loop(kTight, 8);
+  for (int i = 0; i < 12; ++i) loop.step(8);
+  const auto stats = loop.pilot.stats();
+  EXPECT_EQ(stats.shapes, 1);
+  EXPECT_EQ(stats.planned, 1) << (loop.device.said.empty() ? "" : loop.device.said.front());
+  EXPECT_GE(stats.steps, 4);
+  EXPECT_EQ(stats.divergences, 0);
+  EXPECT_LE(stats.planned_peak, kTight);
+  EXPECT_TRUE(loop.device.said.empty());
+}
+
+TEST(Pilot, SaysWhyItLeavesThePlanAndComesBackToIt) {
+  Loop loop(kTight, 8);
+  for (int i = 0; i < 10; ++i) loop.step(8);
+  const auto before = loop.pilot.stats();
+  ASSERT_GT(before.steps, 0);
+  loop.step(8, /*extra=*/777);
+  ASSERT_EQ(loop.device.said.size(), 1U);
+  EXPECT_NE(loop.device.said[0].find("is another one"), std::string::npos) << loop.device.said[0];
+  for (int i = 0; i < 6; ++i) loop.step(8);
+  const auto after = loop.pilot.stats();
+  EXPECT_EQ(after.shapes, 1) << "the old step was found again, not learnt anew";
+  EXPECT_GT(after.steps, before.steps + 2);
+}
+
+TEST(Pilot, EachShapeHasItsOwnPlan) {
+  Loop loop(kTight, 8);
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 8; ++i) loop.step(8);
+    for (int i = 0; i < 8; ++i) loop.step(7);
+  }
+  const auto stats = loop.pilot.stats();
+  EXPECT_GE(stats.shapes, 2);
+  EXPECT_GE(stats.planned, 2);
+  const auto steps = stats.steps;
+  for (int i = 0; i < 8; ++i) loop.step(8);
+  EXPECT_GE(loop.pilot.stats().steps, steps + 5);
+}
+
+TEST(Pilot, MicroStepsEndInTheWholeStep) {
+  Loop loop(kTight, 8);
+  for (int i = 0; i < 40; ++i) {
+    for (int micro = 0; micro < 3; ++micro) loop.step(8);
+    loop.optimizer();
+  }
+  const auto before = loop.pilot.stats();
+  for (int i = 0; i < 4; ++i) {
+    for (int micro = 0; micro < 3; ++micro) loop.step(8);
+    loop.optimizer();
+  }
+  const auto after = loop.pilot.stats();
+  EXPECT_EQ(after.divergences, before.divergences);
+  EXPECT_EQ(after.steps - before.steps, 4);
+}
+
+TEST(Pilot, ALoopThatNeverRepeatsStaysReactiveAndRight) {
+  Loop loop(kTight, 8);
+  std::uint64_t state = 12345;
+  for (int i = 0; i < 60; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    loop.step(4 + static_cast<int>((state >> 33U) % 5), 1000 + (state >> 40U));
+  }
+  EXPECT_EQ(loop.pilot.stats().planned, 0);
+}
+
+TEST(Pilot, MovesNoMoreThanNeededUnderAPlan) {
+  Loop loop(kTight, 8);
+  for (int i = 0; i < 10; ++i) loop.step(8);
+  const auto script = loop.pilot.current();
+  ASSERT_TRUE(script && script->planned);
+  const auto before = loop.stats();
+  for (int i = 0; i < 5; ++i) loop.step(8);
+  const auto after = loop.stats();
+  EXPECT_EQ(after.bytes_in - before.bytes_in, 5 * script->predicted.bytes_in);
+}
+
+}  // namespace
+}  // namespace lms
