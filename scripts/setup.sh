@@ -23,6 +23,12 @@ apt_install() {
 
 packages=()
 command -v g++ >/dev/null || packages+=(g++)
+# wants PACKAGE HEADER VENDORED: the package is needed unless its header is here.
+wants() {
+  [ -f ".vendor/$3/$2" ] || { command -v g++ >/dev/null && have_headers "$2"; } || packages+=("$1")
+}
+wants nlohmann-json3-dev nlohmann/json.hpp json/include
+wants zlib1g-dev zlib.h zlib/include
 libraries=${WITH_TESTS:-1}
 [ -f .vendor/googletest/CMakeLists.txt ] && [ -f .vendor/rapidcheck/include/rapidcheck.h ] && libraries=0
 if [ "$libraries" -ne 0 ]; then
@@ -33,7 +39,7 @@ if [ ${#packages[@]} -gt 0 ]; then
   if ! { may_install && apt_install "${packages[@]}"; }; then
     die "these packages are missing and could not be installed: ${packages[*]}
 Install them (sudo apt-get install ${packages[*]}), or bring a folder .vendor that 'make vendor'
-filled on another machine (it holds GoogleTest and rapidcheck)."
+filled on another machine (it holds the libraries among them)."
   fi
 fi
 

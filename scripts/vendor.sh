@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Fills .vendor/ with what a test machine without a network may lack: GoogleTest (source), rapidcheck
-# (headers and library), pytest and expecttest (pure Python). From this system's packages where they
-# are installed, else downloaded; needs no root. At most 64 MiB.
+# Fills .vendor/ with what a test machine without a network may lack: nlohmann-json (headers), zlib
+# (headers and library), HiGHS (library), GoogleTest (source), rapidcheck (headers and library),
+# pytest and expecttest (pure Python). From this system's packages where they are installed, else
+# downloaded; needs no root. At most 64 MiB.
 source "$(dirname "$0")/common.sh"
 scripts/setup.sh
 vendor=$ROOT/.vendor
@@ -21,6 +22,24 @@ folder_of() {
     die "$1 could not be downloaded"
   echo "$unpacked"
 }
+
+say "nlohmann-json"
+from=$(folder_of nlohmann-json3-dev /usr/include/nlohmann/json.hpp)
+mkdir -p "$fresh/vendor/json/include"
+cp -r "$from/usr/include/nlohmann" "$fresh/vendor/json/include/"
+
+# The shared library: Debian's static one cannot become part of a shared library.
+say "zlib"
+from=$(folder_of zlib1g-dev /usr/include/zlib.h)
+mkdir -p "$fresh/vendor/zlib/include" "$fresh/vendor/zlib/lib"
+find "$from/usr/include" -maxdepth 2 \( -name zlib.h -o -path '*-linux-gnu/zconf.h' -o \
+  -path '*/include/zconf.h' \) -exec cp {} "$fresh/vendor/zlib/include/" \;
+cp -L "$(ldconfig -p | sed -n 's|.*libz\.so\.1 .*=> ||p' | head -n 1)" "$fresh/vendor/zlib/lib/libz.so.1"
+
+say "HiGHS"
+mkdir -p "$fresh/vendor/highs"
+cp -L "$(.venv/bin/python -c 'import importlib.util as u
+print(u.find_spec("highspy").submodule_search_locations[0])')/libhighs.so.1" "$fresh/vendor/highs/"
 
 say "GoogleTest"
 from=$(folder_of googletest /usr/src/googletest/CMakeLists.txt)

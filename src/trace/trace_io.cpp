@@ -1,0 +1,181 @@
+#include "trace/trace_io.h"
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "trace/gz_file.h"
+
+// No streams, nlohmann's among them: see read_text_file.
+namespace lms {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFormat = "lms-trace";
+
+// Rows instead of objects keep thousands of operators small:
+//   block     [bytes, born in step, movable, carried from]
+//   operator  [position in names, ms, workspace, repeatable, reads, writes, allocs, frees,
+//              [[bytes, begin, end] of each temporary]]
+constexpr std::size_t kBlockFields = 4;
+constexpr std::size_t kOperatorFields = 9;
+constexpr std::size_t kTemporaryFields = 3;
+
+/// Reads the document; every complaint says where.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  Trace read(const Json& document) {
+    if (!document.is_object() || document.value("format", Json()) != kFormat) {
+      fail("it is no trace of LMS: \"format\" is not \"" + std::string(kFormat) + '"');
+    }
+    const auto version = integer<int>(member(document, "version"), "\"version\"");
+    if (version != kTraceVersion) {
+      fail("its version is " + std::to_string(version) + ", this LMS reads version " +
+           std::to_string(kTraceVersion) + ": record the step again");
+    }
+    for (const Json& name : list(member(document, "names"), "\"names\"")) {
+      if (!name.is_string()) fail("a name of an operator is no text");
+      names_.push_back(name.get<std::string>());
+    }
+    Trace trace;
+    for (const Json& row : list(member(document, "blocks"), "\"blocks\"")) {
+      trace.blocks.push_back(block(row, "block " + std::to_string(trace.blocks.size())));
+    }
+    for (const Json& row : list(member(document, "operators"), "\"operators\"")) {
+      trace.operators.push_back(
+          operation(row, "operator " + std::to_string(trace.operators.size())));
+    }
+    const auto notes = trace.validate();
+    if (!notes.empty()) {
+      const std::size_t more = notes.size() - 1;
+      fail("the trace is inconsistent: " + notes.front() +
+           (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
+    }
+    return trace;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error("cannot load " + path_ + ": " + what);
+  }
+
+ private:
+  const Json& member(const Json& object, const char* name) const {
+    const auto found = object.find(name);
+    if (found == object.end()) fail('"' + std::string(name) + "\" is missing");
+    return *found;
+  }
+  const Json& list(const Json& value, const std::string& where) const {
+    if (!value.is_array()) fail(where + " is no list");
+    return value;
+  }
+  const Json& row_of(const Json& value, std::size_t fields, const std::string& where) const {
+    if (list(value, where).size() != fields) {
+      fail(where + " has " + std::to_string(value.size()) + " fields, not " +
+           std::to_string(fields));
+    }
+    return value;
+  }
+  template <typename Integer>
+  Integer integer(const Json& value, const std::string& where) const {
+    if (!value.is_number_integer()) fail(where + " holds something else than an integer");
+    const bool large =
+        value.is_number_unsigned() && !std::in_range<std::int64_t>(value.get<std::uint64_t>());
+    if (large || !std::in_range<Integer>(value.get<std::int64_t>())) {
+      fail(where + " holds an integer out of range");
+    }
+    return static_cast<Integer>(value.get<std::int64_t>());
+  }
+  bool flag(const Json& value, const std::string& where) const {
+    const int number = integer<int>(value, where);
+    if (number != 0 && number != 1) fail(where + " holds a flag that is neither 0 nor 1");
+    return number == 1;
+  }
+  std::vector<TraceBlockId> ids(const Json& value, const std::string& where) const {
+    std::vector<TraceBlockId> result;
+    for (const Json& id : list(value, where)) result.push_back(integer<TraceBlockId>(id, where));
+    return result;
+  }
+
+  TraceBlock block(const Json& value, const std::string& where) const {
+    const Json& row = row_of(value, kBlockFields, where);
+    return {.bytes = integer<Bytes>(row[0], where),
+            .born_in_step = flag(row[1], where),
+            .movable = flag(row[2], where),
+            .carried_from = integer<std::int64_t>(row[3], where)};
+  }
+
+  TraceOperator operation(const Json& value, const std::string& where) const {
+    const Json& row = row_of(value, kOperatorFields, where);
+    TraceOperator op;
+    const auto name = integer<std::uint32_t>(row[0], where);
+    if (name >= names_.size()) fail(where + " has no name");
+    op.name = names_[name];
+    if (!row[1].is_number()) fail(where + " holds no time");
+    op.ms = row[1].get<double>();
+    op.workspace = integer<Bytes>(row[2], where);
+    op.repeatable = flag(row[3], where);
+    op.reads = ids(row[4], where);
+    op.writes = ids(row[5], where);
+    op.allocs = ids(row[6], where);
+    op.frees = ids(row[7], where);
+    for (const Json& entry : list(row[8], where)) {
+      const Json& temporary = row_of(entry, kTemporaryFields, where);
+      op.temporaries.push_back({.bytes = integer<Bytes>(temporary[0], where),
+                                .begin = integer<std::uint32_t>(temporary[1], where),
+                                .end = integer<std::uint32_t>(temporary[2], where)});
+    }
+    return op;
+  }
+
+  const std::string& path_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+void save_trace(const Trace& trace, const std::string& path) {
+  Json names = Json::array();
+  Json blocks = Json::array();
+  Json operators = Json::array();
+  std::map<std::string, std::size_t> known;
+  for (const TraceBlock& block : trace.blocks) {
+    blocks.push_back(Json::array(
+        {block.bytes, block.born_in_step ? 1 : 0, block.movable ? 1 : 0, block.carried_from}));
+  }
+  for (const TraceOperator& op : trace.operators) {
+    const auto [name, fresh] = known.try_emplace(op.name, known.size());
+    if (fresh) names.push_back(op.name);
+    Json temporaries = Json::array();
+    for (const TraceTemporary& temporary : op.temporaries) {
+      temporaries.push_back(Json::array({temporary.bytes, temporary.begin, temporary.end}));
+    }
+    operators.push_back(
+        Json::array({name->second, op.ms, op.workspace, op.repeatable ? 1 : 0, op.reads, op.writes,
+                     op.allocs, op.frees, std::move(temporaries)}));
+  }
+  Json document = Json::object();
+  document["format"] = kFormat;
+  document["version"] = trace.version;
+  document["names"] = std::move(names);
+  document["blocks"] = std::move(blocks);
+  document["operators"] = std::move(operators);
+  // A name that is not UTF-8 shall not cost the trace.
+  write_gz_file(path, document.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n');
+}
+
+Trace load_trace(const std::string& path) {
+  const Json document = Json::parse(read_gz_file(path), nullptr, /*allow_exceptions=*/false);
+  Reader reader(path);
+  if (document.is_discarded()) {
+    reader.fail("it is no JSON, or cut off; load what save_trace has written");
+  }
+  return reader.read(document);
+}
+
+}  // namespace lms
