@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/timing.h"
+#include "trace/trace.h"
+
+namespace lms {
+
+/// When one operator ran, as events on the device saw it; 0 is the beginning of the step.
+struct MeasuredOperator {
+  double begin_ms = 0;
+  double end_ms = 0;
+  Bytes device = -1;  ///< most bytes on the device while it ran; -1: not measured
+};
+
+/// A step that was carried out, to be shown beside its prediction.
+struct MeasuredTimeline {
+  std::vector<MeasuredOperator> operators;  ///< one for each operator of the trace, in order
+  std::vector<CopyTiming> copies;           ///< those that the step started, in any order
+};
+
+/// The step in Chrome's trace event format, for Perfetto (ui.perfetto.dev): JSON with a process
+/// "predicted" and, if `measured` is given, a process "measured". Each has the threads "compute"
+/// (operators, and waits before them), "copies out" and "copies in", and counters of the bytes on
+/// the device and of the budget. Drops and recomputations of the plan are marks on "compute".
+/// `predicted` must have its timeline. Throws Error if one of them does not belong to the trace.
+std::string chrome_trace(const Trace& trace, const Plan& plan, const PlanTiming& predicted,
+                         Bytes budget, const MeasuredTimeline* measured = nullptr);
+
+/// The step as a still picture, an SVG document of its own: a row for computation and one for each
+/// lane, of the prediction and, if `measured` is given, of the measurement, above the memory on the
+/// device against the budget and against what the step takes if nothing leaves. A copy that lasts
+/// over the end of the step goes on at its beginning, as it does when steps repeat.
+/// `predicted` must have its timeline. Throws Error if one of them does not belong to the trace.
+std::string timeline_svg(const Trace& trace, const Plan& plan, const PlanTiming& predicted,
+                         Bytes budget, std::string_view title = {},
+                         const MeasuredTimeline* measured = nullptr);
+
+}  // namespace lms
