@@ -9,6 +9,10 @@ namespace {
 constexpr std::size_t kTellTale = 12;
 /// More words about the same thing would only annoy.
 constexpr int kMostLines = 3;
+/// Steps under a new plan before its times are taken.
+constexpr int kSettled = 3;
+/// Sizes are told apart in units of this.
+constexpr Bytes kRounding = 512;
 /// Operators after which a loop that is no step is looked at again.
 constexpr std::uint64_t kPause = 64;
 /// Loops of more shapes than this stay reactive in those that came last.
@@ -103,12 +107,14 @@ void Pilot::touch_locked(const Use& use) {
   if (block.uid == 0) return;
   Block*& known = blocks_[block.uid];
   known = &block;
-  if (walking() && !walk_->touch(block.uid, block.size, use.writes, &block)) {
+  // As allocators round it: the same block may be heard of by its allocation, or by its use.
+  const Bytes bytes = round_up(block.size, kRounding);
+  if (walking() && !walk_->touch(block.uid, bytes, use.writes, &block)) {
     differs();
     // A script that the walk has changed to may expect something else as well.
-    if (walking() && !walk_->touch(block.uid, block.size, use.writes, &block)) learn_now();
+    if (walking() && !walk_->touch(block.uid, bytes, use.writes, &block)) learn_now();
   }
-  if (!walking()) log_.touch(block.uid, block.size, use.writes);
+  if (!walking()) log_.touch(block.uid, bytes, use.writes);
 }
 
 void Pilot::restart_operator() {
@@ -130,7 +136,7 @@ void Pilot::end_operator() {
     if (!now_.running) return;
     now_.running = false;
     if (walking()) {
-      if (mode_ == Mode::kTiming) device_.lap();
+      if (timing_) device_.lap();
       if (walk_->end()) launch_due = step_started();
     } else {
       log_.end_operator();
@@ -155,6 +161,7 @@ Bytes Pilot::allocating(BlockUid uid, Bytes bytes) {
   if (!awake() || !options_.enabled) return kNoAddress;
   const Guard guard(mutex_);
   Bytes address = kNoAddress;
+  bytes = round_up(bytes, kRounding);
   if (walking() && !walk_->alloc(uid, bytes, &address)) {
     differs();
     if (walking() && !walk_->alloc(uid, bytes, &address)) learn_now();
@@ -260,7 +267,7 @@ void Pilot::learn_now() {
   mode_ = Mode::kLearning;
   walk_.reset();
   script_.reset();
-  end_due_ = false;
+  end_due_ = timing_ = false;
   log_.clear();
   if (now_.running) log_.begin_operator(now_.key, now_.name, now_.repeatable);
 }
@@ -271,22 +278,26 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk) {
   script_ = std::move(script);
   mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
   joined_ = operators_;
-  end_due_ = false;
+  end_due_ = timing_ = false;
+  followed_ = 0;
 }
 
 bool Pilot::step_started() {
   if (mode_ == Mode::kFollowing) {
     ++stats_.steps;
+    ++followed_;
     end_due_ = true;
   }
-  const bool timed = mode_ == Mode::kTiming;
-  if (timed) {
-    mode_ = Mode::kTracking;
+  if (timing_) {
+    timing_ = false;
     return true;
   }
   if (planner_done_) take_over();
-  if (mode_ == Mode::kTracking && !original_ && !script_->hopeless) {
-    mode_ = Mode::kTiming;
+  // Times are taken once to plan, and once more where the plan itself has changed them.
+  const bool due = mode_ == Mode::kTracking ||
+                   (mode_ == Mode::kFollowing && !script_->refined && followed_ >= kSettled);
+  if (due && !original_ && !script_->hopeless) {
+    timing_ = true;
     device_.start_laps();
   }
   return false;
@@ -373,18 +384,24 @@ void Pilot::launch() {
     original_ = script;
     in_making_ = std::make_shared<Script>(*script);
   }
-  PilotDevice::Room room;
-  try {
-    room = device_.room();
-  } catch (const std::exception& error) {
-    failure_ = error.what();
+  Script& made = *in_making_;
+  if (script->planned) {
+    made.refined = true;
+  } else {
+    try {
+      const auto room = device_.room();
+      made.room = room.arena;
+      made.addresses = room.addresses;
+    } catch (const std::exception& error) {
+      failure_ = error.what();
+    }
   }
   if (planner_.joinable()) planner_.join();
   planner_done_ = false;
   if (options_.in_foreground) {
-    plan_in_background(room);
+    plan_in_background();
   } else {
-    planner_ = std::thread([this, room] { plan_in_background(room); });
+    planner_ = std::thread([this] { plan_in_background(); });
   }
 }
 
@@ -393,14 +410,16 @@ void Pilot::take_over() {
   const auto original = std::exchange(original_, nullptr);
   auto made = std::exchange(in_making_, nullptr);
   if (!failure_.empty()) {
-    original->hopeless = true;
-    if (said_++ < kMostLines) device_.say("no plan: " + std::exchange(failure_, {}));
+    original->hopeless = original->refined = true;
+    if (original->planned) failure_.clear();  // the plan that there is will do
+    if (!failure_.empty() && said_++ < kMostLines)
+      device_.say("no plan: " + std::exchange(failure_, {}));
     return;
   }
   const auto found = std::ranges::find(scripts_, original);
   if (found == scripts_.end()) return;
   *found = made;
-  ++stats_.planned;
+  if (!original->planned) ++stats_.planned;
   stats_.predicted_ms = made->predicted.step_ms;
   stats_.planned_peak = made->predicted.peak;
   stats_.placed = made->placement.bytes;

@@ -42,7 +42,7 @@ class PilotDevice {
 /// the engine. It may only ever cost time: every directive is a hint, and the engine brings in what
 /// is missing, whatever the pilot believes.
 ///
-///   off ──first eviction──► learning ──a step repeats──► timing ──planned──► following
+///   off ──first eviction──► learning ──a step repeats──► tracking ──planned──► following
 ///                              ▲                                                │
 ///                              └──────────────── the stream differs ◄───────────┘
 ///
@@ -109,7 +109,7 @@ class Pilot {
   void wait_for_plan();
 
  private:
-  enum class Mode : std::uint8_t { kLearning, kTracking, kTiming, kFollowing };
+  enum class Mode : std::uint8_t { kLearning, kTracking, kFollowing };
 
   struct Order {
     Action action;
@@ -135,7 +135,7 @@ class Pilot {
   bool step_started();
   void take_over();
   void launch();
-  void plan_in_background(const PilotDevice::Room& room);
+  void plan_in_background();
 
   Engine& engine_;
   PilotDevice& device_;
@@ -152,6 +152,8 @@ class Pilot {
   std::uint64_t operators_ = 0;   ///< all ever seen
   std::uint64_t joined_ = 0;      ///< at which of them walk_ began
   std::uint64_t diverged_ = 0;    ///< at which of them a walk last ended
+  bool timing_ = false;           ///< the device counts laps
+  int followed_ = 0;              ///< steps in a row under the plan of script_
   bool end_due_ = false;  ///< the step has ended; the plan's last directives are still to do
   struct {
     OperatorKey key = 0;

@@ -1,6 +1,9 @@
 // What the planning thread does: from a step's shape and times to a plan and its addresses.
 
 #include <algorithm>
+#include <array>
+#include <future>
+#include <optional>
 #include <string>
 
 #include "pilot/pilot.h"
@@ -8,45 +11,131 @@
 namespace lms {
 namespace {
 
-/// A placement that needs more than there is shrinks the budget, so often at most.
-constexpr int kAttempts = 6;
 /// Sizes and addresses are multiples of this.
 constexpr Bytes kUnit = 512;
+/// Addresses waste some memory, the more the fuller it is: so several budgets are tried at once,
+/// as parts of the room, and then some between the best that fits and the next above it.
+constexpr std::array kFirst{1.0, 0.985, 0.97, 0.95};
+constexpr std::array kLower{0.92, 0.88, 0.83, 0.77};
+constexpr std::array kBetween{0.25, 0.5, 0.75};
+/// Of plans that are as fast as this the one that leaves most on the device is taken.
+constexpr double kAsFast = 1.003;
+
+struct Candidate {
+  Bytes budget = 0;
+  PlannedStep step;
+  Placement placement;
+};
+
+class Planning {
+ public:
+  Planning(const Script& script, const LinkModel& link, const SearchOptions& options)
+      : script_(script), link_(link), options_(options) {}
+
+  Candidate run() {
+    if (!script_.addresses) {
+      try_all({script_.room});
+    } else {
+      try_all(parts_of_room(kFirst));
+      if (found_.empty()) try_all(parts_of_room(kLower));
+      if (!found_.empty()) try_all(between());
+    }
+    if (found_.empty()) throw OutOfMemory(failure_);
+    const auto best = std::ranges::min_element(found_, {}, time_of);
+    const double most = time_of(*best) * kAsFast;
+    const Candidate* chosen = &*best;
+    for (const Candidate& candidate : found_) {
+      if (time_of(candidate) <= most && candidate.budget > chosen->budget) chosen = &candidate;
+    }
+    return *chosen;
+  }
+
+ private:
+  static double time_of(const Candidate& candidate) { return candidate.step.predicted.step_ms; }
+
+  template <std::size_t N>
+  [[nodiscard]] std::vector<Bytes> parts_of_room(const std::array<double, N>& parts) const {
+    std::vector<Bytes> budgets;
+    for (const double part : parts) {
+      budgets.push_back(static_cast<Bytes>(part * static_cast<double>(script_.room)));
+    }
+    return budgets;
+  }
+
+  [[nodiscard]] std::vector<Bytes> between() const {
+    const Bytes fits = std::ranges::max_element(found_, {}, &Candidate::budget)->budget;
+    Bytes above = script_.room;
+    for (const Bytes budget : tried_) {
+      if (budget > fits) above = std::min(above, budget);
+    }
+    std::vector<Bytes> budgets;
+    if (above <= fits) return budgets;
+    for (const double part : kBetween) {
+      budgets.push_back(fits + static_cast<Bytes>(part * static_cast<double>(above - fits)));
+    }
+    return budgets;
+  }
+
+  void try_all(const std::vector<Bytes>& budgets) {
+    std::vector<std::future<std::optional<Candidate>>> running;
+    for (const Bytes budget : budgets) {
+      tried_.push_back(budget);
+      running.push_back(std::async(std::launch::async, [this, budget] { return attempt(budget); }));
+    }
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      try {
+        if (auto candidate = running[i].get()) found_.push_back(std::move(*candidate));
+      } catch (const OutOfMemory& error) {
+        // What the largest budget is too small for is what the user should hear of.
+        if (failure_.empty()) failure_ = error.what();
+      }
+    }
+    if (found_.empty() && failure_.empty()) {
+      failure_ = "the addresses of every plan take more than the " + format_bytes(script_.room) +
+                 " that there are";
+    }
+  }
+
+  [[nodiscard]] std::optional<Candidate> attempt(Bytes budget) const {
+    Candidate candidate{budget, make_plan(script_.shape.trace, budget, link_, options_), {}};
+    if (!script_.addresses) return candidate;
+    candidate.placement = place(script_.shape.trace, candidate.step.plan, kUnit);
+    if (candidate.placement.bytes > script_.room) return std::nullopt;
+    return candidate;
+  }
+
+  const Script& script_;
+  LinkModel link_;
+  SearchOptions options_;
+  std::vector<Bytes> tried_;
+  std::vector<Candidate> found_;
+  std::string failure_;
+};
 
 }  // namespace
 
-void Pilot::plan_in_background(const PilotDevice::Room& room) {
+void Pilot::plan_in_background() {
   Script& script = *in_making_;
   try {
     const std::vector<double> laps = device_.finish_laps();
-    auto& operators = script.shape.trace.operators;
-    for (std::size_t i = 0; i < operators.size() && i < laps.size(); ++i) operators[i].ms = laps[i];
-
     if (!failure_.empty()) throw Error(std::string(failure_));
-    if (room.addresses) {
+    Trace& trace = script.shape.trace;
+    for (std::size_t i = 0; i < trace.operators.size() && i < laps.size(); ++i) {
+      trace.operators[i].ms = laps[i];
+    }
+    if (script.addresses) {
       // What was there before and nobody uses has been left out of the room.
-      for (TraceBlock& block : script.shape.trace.blocks) {
+      for (TraceBlock& block : trace.blocks) {
         if (!block.movable && !block.born_in_step && block.carried_from == kNoBlock) {
           block.bytes = kUnit;
         }
       }
     }
-    Bytes budget = room.arena;
-    for (int attempt = 0;; ++attempt) {
-      auto planned = make_plan(script.shape.trace, budget, device_.link(), options_.search);
-      script.plan = std::move(planned.plan);
-      script.predicted = std::move(planned.predicted);
-      script.budget = budget;
-      if (!room.addresses) break;
-      script.placement = place(script.shape.trace, script.plan, kUnit);
-      if (script.placement.bytes <= room.arena) break;
-      if (attempt + 1 == kAttempts) {
-        throw OutOfMemory("addresses for the plan need " + format_bytes(script.placement.bytes) +
-                          " of " + format_bytes(room.arena));
-      }
-      // Less waste comes with a smaller budget, too: half of it is tried first.
-      budget -= (script.placement.bytes - room.arena) / (attempt < 2 ? 2 : 1) + kMiB;
-    }
+    Candidate made = Planning(script, device_.link(), options_.search).run();
+    script.plan = std::move(made.step.plan);
+    script.predicted = std::move(made.step.predicted);
+    script.placement = std::move(made.placement);
+    script.budget = made.budget;
     script.finish();
   } catch (const std::exception& error) {
     failure_ = error.what();

@@ -23,7 +23,10 @@ struct Script {
   /// taken up again: perhaps it is only part of a longer step.
   int ended_early = 0;
   std::uint64_t shunned_until = 0;
-  Bytes budget = 0;  ///< that the plan was made for
+  Bytes budget = 0;        ///< that the plan was made for
+  Bytes room = 0;          ///< bytes on the device that there were for it
+  bool addresses = false;  ///< the placement is to be followed
+  bool refined = false;    ///< planned with the times of steps that followed a plan
   /// directives of the moment before operator i: [starts[i], starts[i + 1]) of plan.directives
   std::vector<std::size_t> starts;
 

@@ -22,7 +22,8 @@ class PlainDevice final : public PilotDevice {
   }
   Room room() override { return {.arena = limit_, .addresses = false}; }
   LinkModel link() override {
-    return {.out_bytes_per_ms = 1, .in_bytes_per_ms = 1, .both_bytes_per_ms = 1, .latency_ms = 0};
+    return {
+        .out_bytes_per_ms = 512, .in_bytes_per_ms = 512, .both_bytes_per_ms = 512, .latency_ms = 0};
   }
   void say(const std::string& line) override { said.push_back(line); }
 
@@ -36,7 +37,7 @@ class PlainDevice final : public PilotDevice {
 /// A training loop on a simulated device, with real bytes: a chain of layers, forward and back.
 class Loop {
  public:
-  static constexpr Bytes kBytes = 10;
+  static constexpr Bytes kBytes = 512;
 
   Loop(Bytes limit, int layers)
       : sim_({}),
