@@ -385,7 +385,7 @@ class Picture {
       unit *= 1024;
       name = next;
     }
-    const double step = nice_step(std::max(1.0, static_cast<double>(most)) / unit, 5);
+    const double step = nice_step(std::max(1.0, static_cast<double>(most)) / unit, 6);
     for (int i = 0; i * step * unit <= static_cast<double>(most); ++i) {
       const double y = bottom - i * step * unit * per_byte;
       svg_.line(kLeft, y, kRight, y, "stroke=\"#e3e7ea\" stroke-width=\"0.8\"");

@@ -1,0 +1,112 @@
+#include "tools/lms/forecast.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/search_gaps.h"
+
+namespace lms::tool {
+namespace {
+
+constexpr Bytes kAlignment = 512;
+/// As often, the library shrinks the budget of a plan whose addresses do not fit.
+constexpr int kAttempts = 6;
+
+Bytes half(Bytes bytes) { return std::max<Bytes>(1, bytes / 2); }
+
+}  // namespace
+
+LeastLimit least_limit(const Trace& trace) {
+  const StepModel model(trace);
+  std::vector<Bytes> needed;
+  for (int op = 0; op < model.operators; ++op) needed.push_back(model.during(op));
+  for (const Gap& gap : model.gaps) model.add(needed, gap, -gap.bytes);
+  LeastLimit least;
+  for (std::size_t at = 0; at < needed.size(); ++at) {
+    if (needed[at] <= least.bytes) continue;
+    least.bytes = needed[at];
+    // The model's first and last operator stand for the step's beginning and end.
+    if (at == 0) {
+      least.where = "the beginning of the step";
+    } else if (at > trace.operators.size()) {
+      least.where = "the end of the step";
+    } else {
+      least.where =
+          "operator " + std::to_string(at - 1) + " (" + trace.operators[at - 1].name + ")";
+    }
+  }
+  return least;
+}
+
+Bytes peak_in_memory(const Trace& trace) {
+  const std::vector<Bytes> live = trace.live_bytes();
+  return live.empty() ? 0 : *std::ranges::max_element(live);
+}
+
+double ms_in_memory(const Trace& trace) {
+  double ms = 0;
+  for (const TraceOperator& op : trace.operators) ms += op.ms;
+  return ms;
+}
+
+Trace half_batch(const Trace& trace) {
+  Trace halved = trace;
+  std::vector<bool> carried(trace.blocks.size());
+  for (const TraceBlock& block : trace.blocks) {
+    if (block.carried_from != kNoBlock)
+      carried[static_cast<std::size_t>(block.carried_from)] = true;
+  }
+  for (std::size_t id = 0; id < trace.blocks.size(); ++id) {
+    TraceBlock& block = halved.blocks[id];
+    if (block.born_in_step && !carried[id]) block.bytes = half(block.bytes);
+  }
+  for (TraceOperator& op : halved.operators) {
+    op.ms /= 2;
+    op.workspace = (op.workspace + 1) / 2;
+    for (TraceTemporary& temporary : op.temporaries) temporary.bytes = half(temporary.bytes);
+  }
+  return halved;
+}
+
+Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds) {
+  Forecast answer{.limit = limit,
+                  .in_memory_peak = peak_in_memory(trace),
+                  .in_memory_ms = ms_in_memory(trace),
+                  .least = least_limit(trace),
+                  .budget = limit};
+  try {
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      PlannedStep planned = make_plan(trace, answer.budget, link, {.seconds = seconds});
+      answer.placement = place(trace, planned.plan, kAlignment, std::min(1.0, seconds));
+      const Bytes excess = answer.placement.bytes - limit;
+      if (excess <= 0) {
+        answer.planned = std::move(planned);
+        return answer;
+      }
+      answer.budget -= excess / (attempt < 2 ? 2 : 1) + kAlignment;
+      if (answer.budget <= 0) break;
+    }
+    answer.why_not = "a plan's bytes would fit, but its addresses need " +
+                     format_bytes(answer.placement.bytes) + ": memory is cut into pieces";
+  } catch (const OutOfMemory& error) {
+    answer.why_not = error.what();
+  }
+  return answer;
+}
+
+BoundAnswer ask_bound([[maybe_unused]] const Trace& trace, [[maybe_unused]] Bytes limit,
+                      [[maybe_unused]] const LinkModel& link) {
+#ifdef LMS_HAS_BOUND
+  try {
+    const Bound answer = bound(trace, limit, link);
+    if (!answer.feasible) return {.why_not = "one operator alone needs more than the limit"};
+    return {.bound = answer};
+  } catch (const Error& error) {
+    return {.why_not = error.what()};
+  }
+#else
+  return {.why_not = "this build has no solver"};
+#endif
+}
+
+}  // namespace lms::tool
