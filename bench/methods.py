@@ -28,7 +28,7 @@ from bench.timing import Timed, run_steps, step_count
 PAIRS = 6
 PAIR_STEPS = 6
 # lms-swap: planned steps to wait for, timed ones, and when to wait no longer.
-PLANNED_STEPS = 3
+PLANNED_STEPS = 2
 TIMED_STEPS = 6
 MOST_STEPS = 40
 MOST_SECONDS = 30.0
@@ -359,15 +359,18 @@ class _Watch:
 
 
 def _until_planned(lms: ModuleType, setting: Setting, step: TrainStep) -> Timed:
-    """Steps until some were carried out under a plan; of a loop whose steps differ, its warm-up."""
+    """Steps until some were carried out under a plan that was made with the times of planned steps;
+    of a loop whose steps differ, its warm-up."""
     loop = step.loop
     wanted = setting.warmup or (loop.warmup if loop else PLANNED_STEPS)
-    warm, watch = Timed(), _Watch(lms, setting.ballast)
+    warm, watch, first_plan = Timed(), _Watch(lms, setting.ballast), 0
     while True:
         warm.extend(run_steps(step, 1, setting.device, watch))
-        if (len(warm.ms) if loop else watch.planned_steps) >= wanted:
-            return warm
         stats = watch.stats
+        if stats["plan.refined"] == 0:
+            first_plan = watch.planned_steps
+        if (len(warm.ms) if loop else watch.planned_steps - first_plan) >= wanted:
+            return warm
         if not loop and (len(warm.ms) >= MOST_STEPS or sum(warm.ms) > MOST_SECONDS * 1e3):
             raise NoPlan(
                 f"{watch.planned_steps} steps out of {len(warm.ms)} ({sum(warm.ms) / 1e3:.0f} s) "

@@ -11,11 +11,7 @@
 #include "adapters/torch/errors.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
-#include "trace/trace.h"
-
-namespace lms {
-void save_trace(const Trace&, const std::string&);
-}
+#include "trace/trace_io.h"
 
 namespace lms::torch {
 

@@ -181,6 +181,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   const Pilot::Stats plan = manager.pilot().stats();
   stats["plan.shapes"] = plan.shapes;
   stats["plan.planned"] = plan.planned;
+  stats["plan.refined"] = plan.refined;
   stats["plan.steps"] = plan.steps;
   stats["plan.divergences"] = plan.divergences;
   stats["plan.predicted_us"] = static_cast<std::int64_t>(plan.predicted_ms * 1e3);

@@ -409,6 +409,7 @@ void Pilot::take_over() {
   planner_done_ = false;
   const auto original = std::exchange(original_, nullptr);
   auto made = std::exchange(in_making_, nullptr);
+  if (original->planned) ++stats_.refined;
   if (!failure_.empty()) {
     original->hopeless = original->refined = true;
     if (original->planned) failure_.clear();  // the plan that there is will do

@@ -95,6 +95,7 @@ class Pilot {
   struct Stats {
     std::int64_t shapes = 0;       ///< different steps known
     std::int64_t planned = 0;      ///< of those, planned
+    std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
     std::int64_t steps = 0;        ///< steps carried out under a plan
     std::int64_t divergences = 0;  ///< steps that turned out to be others
     double predicted_ms = 0;       ///< of the plan last followed

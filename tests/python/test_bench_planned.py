@@ -100,6 +100,7 @@ class FakeLms:
             "plan.shapes": int(self.queries >= self.known_after),
             "plan.planned": self.planned,
             "plan.steps": self.followed,
+            "plan.refined": int(self.followed > 0),
             "plan.divergences": self.divergences,
             "plan.predicted_us": 12_500,
             "plan.peak": 1800,
