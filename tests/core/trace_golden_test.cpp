@@ -40,7 +40,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Golden{"resnet50_tf32_4x2000", 582, 352, 156.4, 26.03},
                       Golden{"deeplabv3_r101_bf16_16x513", 1444, 913, 114.9, 16.40},
                       Golden{"googlenet_bf16_15x1120", 822, 360, 58.9, 10.89},
-                      Golden{"llama1b_adamw_bf16_4x2048", 5602, 3067, 181.3, 35.44}),
+                      Golden{"llama1b_adamw_bf16_4x2048", 5602, 3067, 181.3, 35.44},
+                      Golden{"recorded_unet3d_bf16_192", 937, 302, 224.96, 6.22},
+                      Golden{"recorded_resnet50_bf16_256x224", 703, 392, 57.41, 10.89},
+                      Golden{"recorded_llama1b_adamw_bf16_4x2048", 5238, 2891, 196.99, 35.37}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
