@@ -23,12 +23,14 @@ apt_install() {
 
 packages=()
 command -v g++ >/dev/null || packages+=(g++)
-# wants PACKAGE HEADER VENDORED: the package is needed unless its header is here.
-wants() {
-  [ -f ".vendor/$3/$2" ] || { command -v g++ >/dev/null && have_headers "$2"; } || packages+=("$1")
+extras=() # what the build does without
+# has HEADER VENDORED: the header is here.
+has() {
+  [ -f ".vendor/$2/$1" ] || { command -v g++ >/dev/null && have_headers "$1"; }
 }
-wants nlohmann-json3-dev nlohmann/json.hpp json/include
-wants zlib1g-dev zlib.h zlib/include
+has nlohmann/json.hpp json/include || packages+=(nlohmann-json3-dev)
+has zlib.h zlib/include || packages+=(zlib1g-dev)
+has CLI/CLI.hpp cli11/include || extras+=(libcli11-dev)
 libraries=${WITH_TESTS:-1}
 [ -f .vendor/googletest/CMakeLists.txt ] && [ -f .vendor/rapidcheck/include/rapidcheck.h ] && libraries=0
 if [ "$libraries" -ne 0 ]; then
@@ -41,6 +43,10 @@ if [ ${#packages[@]} -gt 0 ]; then
 Install them (sudo apt-get install ${packages[*]}), or bring a folder .vendor that 'make vendor'
 filled on another machine (it holds the libraries among them)."
   fi
+fi
+if [ ${#extras[@]} -gt 0 ]; then
+  { may_install && apt_install "${extras[@]}"; } ||
+    say "missing, and done without: ${extras[*]} (the tool 'lms' is left out)"
 fi
 
 # --- virtual environment ---------------------------------------------------------------------------

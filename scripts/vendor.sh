@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fills .vendor/ with what a test machine without a network may lack: nlohmann-json (headers), zlib
-# (headers and library), HiGHS (library), GoogleTest (source), rapidcheck (headers and library),
-# pytest and expecttest (pure Python). From this system's packages where they are installed, else
-# downloaded; needs no root. At most 64 MiB.
+# Fills .vendor/ with what a test machine without a network may lack: nlohmann-json and CLI11
+# (headers), zlib (headers and library), HiGHS (library), GoogleTest (source), rapidcheck (headers
+# and library), pytest and expecttest (pure Python). From this system's packages where they are
+# installed, else downloaded; needs no root. At most 64 MiB.
 source "$(dirname "$0")/common.sh"
 scripts/setup.sh
 vendor=$ROOT/.vendor
@@ -27,6 +27,11 @@ say "nlohmann-json"
 from=$(folder_of nlohmann-json3-dev /usr/include/nlohmann/json.hpp)
 mkdir -p "$fresh/vendor/json/include"
 cp -r "$from/usr/include/nlohmann" "$fresh/vendor/json/include/"
+
+say "CLI11"
+from=$(folder_of libcli11-dev /usr/include/CLI/CLI.hpp)
+mkdir -p "$fresh/vendor/cli11/include"
+cp -r "$from/usr/include/CLI" "$fresh/vendor/cli11/include/"
 
 # The shared library: Debian's static one cannot become part of a shared library.
 say "zlib"
