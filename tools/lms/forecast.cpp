@@ -9,7 +9,7 @@ namespace lms::tool {
 namespace {
 
 constexpr Bytes kAlignment = 512;
-/// As often, the library shrinks the budget of a plan whose addresses do not fit.
+/// So often at most the budget of a plan whose addresses do not fit is made smaller.
 constexpr int kAttempts = 6;
 
 Bytes half(Bytes bytes) { return std::max<Bytes>(1, bytes / 2); }

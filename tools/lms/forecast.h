@@ -46,7 +46,7 @@ struct Forecast {
   [[nodiscard]] double overhead() const { return planned->predicted.step_ms / in_memory_ms - 1; }
 };
 
-/// Plans the step as the library would: a plan whose addresses do not fit under the limit is made
+/// Plans the step and places its blocks; a plan whose addresses do not fit under the limit is made
 /// again for less. `seconds` are spent on each plan at most.
 Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds);
 
