@@ -27,7 +27,7 @@ constexpr std::array<const char*, kNamed> kColours = {"#2f6db3", "#3fa7a0", "#86
 constexpr const char* kOtherColour = "#b4b8bd";
 constexpr const char* kOutColour = "#e0803a";
 constexpr const char* kInColour = "#7a5fb5";
-constexpr const char* kMuted = "fill=\"#5c6670\"";
+constexpr const char* kMuted = R"(fill="#5c6670")";
 constexpr const char* kBudgetColour = "#c0392b";
 
 std::string format(const char* pattern, double value) {
@@ -40,7 +40,7 @@ std::string format_ms(double ms) {
   return format(ms < 10 ? "%.2f ms" : ms < 1000 ? "%.1f ms" : "%.0f ms", ms);
 }
 
-std::string fill(const char* colour) { return std::string("fill=\"") + colour + '"'; }
+std::string fill(const char* colour) { return std::string(R"(fill=")") + colour + '"'; }
 
 /// Without what all operators of a framework have in common.
 std::string short_name(const std::string& name) {
@@ -112,11 +112,11 @@ class Picture {
   }
 
   std::string draw(std::string_view title, const PlanTiming& predicted) {
-    svg_.raw(
-        "<defs><pattern id=\"wait\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
-        "patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" fill=\"#f6f1f0\"/>"
-        "<rect width=\"2\" height=\"6\" fill=\"#e3cfcb\"/></pattern></defs>\n");
-    svg_.text(20, 28, "font-size=\"16\" font-weight=\"bold\" fill=\"#1d232a\"",
+    svg_.raw(R"svg(<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse"
+patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f0"/>
+<rect width="2" height="6" fill="#e3cfcb"/></pattern></defs>
+)svg");
+    svg_.text(20, 28, R"(font-size="16" font-weight="bold" fill="#1d232a")",
               title.empty() ? "A planned step" : title);
     svg_.text(20, 47, kMuted, summary(predicted));
     legend(62);
@@ -141,6 +141,7 @@ class Picture {
     std::map<std::string, double> times;
     for (const TraceOperator& op : trace_.operators) times[short_name(op.name)] += op.ms;
     std::vector<std::pair<double, std::string>> order;
+    order.reserve(times.size());
     for (const auto& [name, ms] : times) order.emplace_back(-ms, name);
     std::ranges::sort(order);
     if (order.size() > kNamed) order.resize(kNamed);
@@ -174,7 +175,7 @@ class Picture {
     double x = kLeft;
     const auto entry = [&](const std::string& attributes, const std::string& label) {
       svg_.rect({x, y, 11, 11}, attributes);
-      svg_.text(x + 16, y + 9.5, "fill=\"#2b333b\"", label);
+      svg_.text(x + 16, y + 9.5, R"(fill="#2b333b")", label);
       x += 16 + kCharacter * static_cast<double>(label.size()) + 18;
     };
     for (const std::string& name : named_) {
@@ -183,17 +184,17 @@ class Picture {
       entry(fill(colours_.at(name)), label);
     }
     if (with_others_) entry(fill(kOtherColour), "other operators");
-    entry("fill=\"url(#wait)\" stroke=\"#d8c3bf\" stroke-width=\"0.5\"", "waiting for copies");
+    entry(R"svg(fill="url(#wait)" stroke="#d8c3bf" stroke-width="0.5")svg", "waiting for copies");
   }
 
   void row_label(double y, double height, const char* label) {
-    svg_.text(kLeft - 8, y + height / 2 + 4, "text-anchor=\"end\" fill=\"#2b333b\"", label);
-    svg_.rect({kLeft, y, kRight - kLeft, height}, "fill=\"#f3f5f7\"");
+    svg_.text(kLeft - 8, y + height / 2 + 4, R"(text-anchor="end" fill="#2b333b")", label);
+    svg_.rect({kLeft, y, kRight - kLeft, height}, R"(fill="#f3f5f7")");
   }
 
   void timeline(const Rows& rows) {
-    svg_.text(20, y_ + 12, "font-weight=\"bold\" fill=\"#1d232a\"", rows.name);
-    svg_.text(x_of(rows.step_ms), y_ + 12, "text-anchor=\"end\" fill=\"#1d232a\"",
+    svg_.text(20, y_ + 12, R"(font-weight="bold" fill="#1d232a")", rows.name);
+    svg_.text(x_of(rows.step_ms), y_ + 12, R"(text-anchor="end" fill="#1d232a")",
               "step " + format_ms(rows.step_ms));
     double y = y_ + 18;
     row_label(y, kComputeRow, "compute");
@@ -205,7 +206,7 @@ class Picture {
     row_label(y, kLaneRow, "copies in");
     lane(rows, false, y);
     const double end = x_of(rows.step_ms);
-    svg_.line(end, y_ + 16, end, y + kLaneRow + 2, "stroke=\"#1d232a\" stroke-width=\"0.8\"");
+    svg_.line(end, y_ + 16, end, y + kLaneRow + 2, R"(stroke="#1d232a" stroke-width="0.8")");
     y_ += kTimeline;
   }
 
@@ -213,7 +214,7 @@ class Picture {
     for (const Span& wait : rows.waits) {
       const double width = x_of(wait.end_ms) - x_of(wait.begin_ms);
       if (width < kNarrow) continue;
-      svg_.rect({x_of(wait.begin_ms), y, width, kComputeRow}, "fill=\"url(#wait)\"",
+      svg_.rect({x_of(wait.begin_ms), y, width, kComputeRow}, R"svg(fill="url(#wait)")svg",
                 "waiting for copies: " + format_ms(wait.end_ms - wait.begin_ms));
     }
     for (std::size_t at = 0; at < rows.operators.size();) {
@@ -234,7 +235,7 @@ class Picture {
 
   void operator_box(std::size_t first, std::size_t last, const SvgBox& box, double ms) {
     std::string attributes = fill(colour_of_[first]);
-    if (box.width > 4) attributes += " stroke=\"#ffffff\" stroke-width=\"0.6\"";
+    if (box.width > 4) attributes += R"( stroke="#ffffff" stroke-width="0.6")";
     std::string tooltip;
     if (box.width > 1) {
       tooltip = std::to_string(first) + " " + name_of(first);
@@ -245,7 +246,7 @@ class Picture {
     const std::string name = short_name(name_of(first));
     if (last - first == 1 && box.width > kCharacter * static_cast<double>(name.size()) + 6) {
       svg_.text(box.x + box.width / 2, box.y + box.height / 2 + 4,
-                "text-anchor=\"middle\" fill=\"#ffffff\"", name);
+                R"(text-anchor="middle" fill="#ffffff")", name);
     }
   }
 
@@ -296,17 +297,17 @@ class Picture {
                            : "block " + std::to_string(copy.block) + ", " + bytes + ": " +
                                  format_ms(copy.end_ms - copy.begin_ms);
     }
-    const char* edge = box.width > 4 ? " stroke=\"#ffffff\" stroke-width=\"0.6\"" : "";
+    const char* edge = box.width > 4 ? R"( stroke="#ffffff" stroke-width="0.6")" : "";
     svg_.rect(box, colour + edge, tooltip);
     if (copies == 1 && box.width > kCharacter * static_cast<double>(bytes.size()) + 6) {
       svg_.text(box.x + box.width / 2, box.y + box.height / 2 + 4,
-                "text-anchor=\"middle\" fill=\"#ffffff\"", bytes);
+                R"(text-anchor="middle" fill="#ffffff")", bytes);
     }
   }
 
   /// The most that `values` has in every pixel, each operator's holding until the next begins.
-  std::vector<double> columns(const Rows& rows, const std::vector<Bytes>& values,
-                              Bytes before) const {
+  [[nodiscard]] std::vector<double> columns(const Rows& rows, const std::vector<Bytes>& values,
+                                            Bytes before) const {
     const auto count = static_cast<std::size_t>(std::ceil(x_of(rows.step_ms) - kLeft));
     std::vector<double> most(std::max<std::size_t>(count, 1), 0);
     const auto raise = [&](double begin_ms, double end_ms, Bytes bytes) {
@@ -353,12 +354,12 @@ class Picture {
     const double top = y_ + 14;
     const double bottom = top + kMemoryPanel;
     const double per_byte = (kMemoryPanel - 14) / std::max(1.0, static_cast<double>(most));
-    svg_.text(20, top - 2, "font-weight=\"bold\" fill=\"#1d232a\"", "memory on the device");
-    svg_.rect({kLeft, top, kRight - kLeft, kMemoryPanel}, "fill=\"#f8fafb\"");
+    svg_.text(20, top - 2, R"(font-weight="bold" fill="#1d232a")", "memory on the device");
+    svg_.rect({kLeft, top, kRight - kLeft, kMemoryPanel}, R"(fill="#f8fafb")");
     memory_ticks(most, bottom, per_byte);
     const Bytes all_at_start = device_at_start(trace_, {});
     svg_.path(outline(columns(predicted, live, all_at_start), bottom, per_byte),
-              "fill=\"none\" stroke=\"#98a1aa\" stroke-width=\"1.2\" stroke-dasharray=\"2 2\"");
+              R"(fill="none" stroke="#98a1aa" stroke-width="1.2" stroke-dasharray="2 2")");
     for (const Rows& rows : rows_) {
       if (rows.device.empty()) continue;
       const bool first = &rows == &predicted;
@@ -367,10 +368,10 @@ class Picture {
       const std::string data = outline(heights, bottom, per_byte);
       if (first) {
         svg_.path(data + 'V' + svg_number(bottom) + 'H' + svg_number(kLeft) + 'Z',
-                  "fill=\"#c7dbef\"");
+                  R"(fill="#c7dbef")");
       }
-      svg_.path(data, std::string("fill=\"none\" stroke-width=\"1.3\" stroke=\"") +
-                          (first ? "#2f6db3\"" : "#1d232a\" stroke-dasharray=\"4 2\""));
+      svg_.path(data, std::string(R"(fill="none" stroke-width="1.3" stroke=")") +
+                          (first ? R"(#2f6db3")" : R"(#1d232a" stroke-dasharray="4 2")"));
     }
     budget_line(bottom - static_cast<double>(budget_) * per_byte);
     memory_legend(top - 2);
@@ -388,48 +389,49 @@ class Picture {
     const double step = nice_step(std::max(1.0, static_cast<double>(most)) / unit, 6);
     for (int i = 0; i * step * unit <= static_cast<double>(most); ++i) {
       const double y = bottom - i * step * unit * per_byte;
-      svg_.line(kLeft, y, kRight, y, "stroke=\"#e3e7ea\" stroke-width=\"0.8\"");
-      svg_.text(kLeft - 8, y + 4, std::string("text-anchor=\"end\" ") + kMuted,
+      svg_.line(kLeft, y, kRight, y, R"(stroke="#e3e7ea" stroke-width="0.8")");
+      svg_.text(kLeft - 8, y + 4, std::string(R"(text-anchor="end" )") + kMuted,
                 format("%g ", i * step) + name);
     }
   }
 
   void budget_line(double y) {
-    svg_.line(kLeft, y, kRight, y,
-              std::string("stroke-width=\"1.4\" stroke-dasharray=\"7 3\" stroke=\"") +
-                  kBudgetColour + '"');
+    svg_.line(
+        kLeft, y, kRight, y,
+        std::string(R"(stroke-width="1.4" stroke-dasharray="7 3" stroke=")") + kBudgetColour + '"');
   }
 
   void memory_legend(double y) {
     double x = kRight;
     const auto entry = [&](const std::string& label, const std::string& stroke) {
       x -= kCharacter * static_cast<double>(label.size());
-      svg_.text(x, y, "fill=\"#2b333b\"", label);
+      svg_.text(x, y, R"(fill="#2b333b")", label);
       x -= 30;
       svg_.line(x, y - 4, x + 24, y - 4, stroke);
       x -= 16;
     };
-    entry("if nothing leaves", "stroke=\"#98a1aa\" stroke-width=\"1.4\" stroke-dasharray=\"2 2\"");
-    entry("limit " + format_bytes(budget_), std::string("stroke-width=\"1.4\" stroke=\"") +
-                                                kBudgetColour + "\" stroke-dasharray=\"7 3\"");
+    entry("if nothing leaves", R"(stroke="#98a1aa" stroke-width="1.4" stroke-dasharray="2 2")");
+    entry("limit " + format_bytes(budget_), std::string(R"(stroke-width="1.4" stroke=")") +
+                                                kBudgetColour + R"(" stroke-dasharray="7 3")");
     for (const Rows& rows : rows_) {
       if (rows.device.empty()) continue;
       const bool first = &rows == &rows_.front();
       entry(std::string(rows.name),
-            first ? "stroke=\"#2f6db3\" stroke-width=\"2\""
-                  : "stroke=\"#1d232a\" stroke-width=\"1.4\" stroke-dasharray=\"4 2\"");
+            first ? R"(stroke="#2f6db3" stroke-width="2")"
+                  : R"(stroke="#1d232a" stroke-width="1.4" stroke-dasharray="4 2")");
     }
   }
 
   void time_axis(double y) {
-    svg_.line(kLeft, y, kRight, y, "stroke=\"#7c8690\" stroke-width=\"1\"");
+    svg_.line(kLeft, y, kRight, y, R"(stroke="#7c8690" stroke-width="1")");
     const double step = nice_step(longest_ms_, 10);
     for (int i = 0; i * step <= longest_ms_ * (1 + 1e-9); ++i) {
       const double x = x_of(i * step);
-      svg_.line(x, y, x, y + 4, "stroke=\"#7c8690\" stroke-width=\"1\"");
-      svg_.text(x, y + 17, std::string("text-anchor=\"middle\" ") + kMuted, format("%g", i * step));
+      svg_.line(x, y, x, y + 4, R"(stroke="#7c8690" stroke-width="1")");
+      svg_.text(x, y + 17, std::string(R"(text-anchor="middle" )") + kMuted,
+                format("%g", i * step));
     }
-    svg_.text((kLeft + kRight) / 2, y + 34, std::string("text-anchor=\"middle\" ") + kMuted,
+    svg_.text((kLeft + kRight) / 2, y + 34, std::string(R"(text-anchor="middle" )") + kMuted,
               "milliseconds since the beginning of the step");
   }
 

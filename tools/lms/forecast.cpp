@@ -19,6 +19,7 @@ Bytes half(Bytes bytes) { return std::max<Bytes>(1, bytes / 2); }
 LeastLimit least_limit(const Trace& trace) {
   const StepModel model(trace);
   std::vector<Bytes> needed;
+  needed.reserve(static_cast<std::size_t>(model.operators));
   for (int op = 0; op < model.operators; ++op) needed.push_back(model.during(op));
   for (const Gap& gap : model.gaps) model.add(needed, gap, -gap.bytes);
   LeastLimit least;
@@ -53,8 +54,8 @@ Trace half_batch(const Trace& trace) {
   Trace halved = trace;
   std::vector<bool> carried(trace.blocks.size());
   for (const TraceBlock& block : trace.blocks) {
-    if (block.carried_from != kNoBlock)
-      carried[static_cast<std::size_t>(block.carried_from)] = true;
+    const std::int64_t from = block.carried_from;
+    if (from != kNoBlock) carried[static_cast<std::size_t>(from)] = true;
   }
   for (std::size_t id = 0; id < trace.blocks.size(); ++id) {
     TraceBlock& block = halved.blocks[id];

@@ -24,7 +24,7 @@ constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{{"", 1}
 
 [[noreturn]] void refuse(std::string_view text) {
   throw BadSetting("'" + std::string(text) +
-                   "' is no amount of memory; write \"12GiB\", \"800MB\", \"50%\" or bytes");
+                   R"(' is no amount of memory; write "12GiB", "800MB", "50%" or bytes)");
 }
 
 }  // namespace
