@@ -61,7 +61,7 @@ struct BinnedGap {
   bool back = false;  ///< whether it must come back
   double rate = -1;   ///< ms to recompute a byte; less than 0: that cannot be done
 
-  auto operator<=>(const BinnedGap&) const = default;
+  auto operator<=>(const BinnedGap&) const = default;  // NOLINT(modernize-use-nullptr): not used
 };
 
 /// Versions that differ in nothing but their bytes: the program treats them as one.
@@ -69,7 +69,7 @@ struct Kind {
   int written = -1;  ///< bin; -1: copied out long ago
   std::vector<BinnedGap> gaps;
 
-  auto operator<=>(const Kind&) const = default;
+  auto operator<=>(const Kind&) const = default;  // NOLINT(modernize-use-nullptr): not used
 };
 
 Kind kind_of(const Version& version, const Bins& bins, Moment steps, bool recompute) {
@@ -184,8 +184,9 @@ class Program {
     Column before = 0;
     for (int k = gap.first; k <= gap.last; ++k) {
       const Column now = absent(k, size);
-      if (k > gap.first)
+      if (k > gap.first) {
         program_.row(0, kUnlimited, {{paged_in(k - 1), 1}, {before, -1}, {now, 1}});
+      }
       if (again) program_.row(-kUnlimited, size, {{now, 1}, {*again, 1}});
       before = now;
     }

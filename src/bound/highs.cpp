@@ -35,6 +35,7 @@ class Library {
     resolve(destroy, "Highs_destroy");
     resolve(pass_lp, "Highs_passLp");
     resolve(set_bool, "Highs_setBoolOptionValue");
+    resolve(set_int, "Highs_setIntOptionValue");
     resolve(set_string, "Highs_setStringOptionValue");
     resolve(run, "Highs_run");
     resolve(model_status, "Highs_getModelStatus");
@@ -56,6 +57,7 @@ class Library {
                       const double* row_least, const double* row_most, const HighsInt* begin,
                       const HighsInt* index, const double* value) = nullptr;
   HighsInt (*set_bool)(void* highs, const char* option, HighsInt value) = nullptr;
+  HighsInt (*set_int)(void* highs, const char* option, HighsInt value) = nullptr;
   HighsInt (*set_string)(void* highs, const char* option, const char* value) = nullptr;
   HighsInt (*run)(void* highs) = nullptr;
   HighsInt (*model_status)(const void* highs) = nullptr;
@@ -126,6 +128,8 @@ std::optional<double> minimum(const LinearProgram& program) {
     if (status == kError) throw Error(std::string("HiGHS failed to ") + what);
   };
   check(library.set_bool(highs, "output_flag", 0), "keep quiet");
+  // Bounds are computed beside training: no pool of threads.
+  check(library.set_int(highs, "threads", 1), "keep to one thread");
   // Only the value is wanted, not a vertex that has it.
   check(library.set_string(highs, "run_crossover", "off"), "leave out the crossover");
   check(

@@ -32,7 +32,7 @@ class Reader {
 
   Trace read(const Json& document) {
     if (!document.is_object() || document.value("format", Json()) != kFormat) {
-      fail("it is no trace of LMS: \"format\" is not \"" + std::string(kFormat) + '"');
+      fail(std::string(R"(it is no trace of LMS: "format" is not )") + kFormat);
     }
     const auto version = integer<int>(member(document, "version"), "\"version\"");
     if (version != kTraceVersion) {
@@ -65,16 +65,17 @@ class Reader {
   }
 
  private:
-  const Json& member(const Json& object, const char* name) const {
+  [[nodiscard]] const Json& member(const Json& object, const char* name) const {
     const auto found = object.find(name);
     if (found == object.end()) fail('"' + std::string(name) + "\" is missing");
     return *found;
   }
-  const Json& list(const Json& value, const std::string& where) const {
+  [[nodiscard]] const Json& list(const Json& value, const std::string& where) const {
     if (!value.is_array()) fail(where + " is no list");
     return value;
   }
-  const Json& row_of(const Json& value, std::size_t fields, const std::string& where) const {
+  [[nodiscard]] const Json& row_of(const Json& value, std::size_t fields,
+                                   const std::string& where) const {
     if (list(value, where).size() != fields) {
       fail(where + " has " + std::to_string(value.size()) + " fields, not " +
            std::to_string(fields));
@@ -82,7 +83,7 @@ class Reader {
     return value;
   }
   template <typename Integer>
-  Integer integer(const Json& value, const std::string& where) const {
+  [[nodiscard]] Integer integer(const Json& value, const std::string& where) const {
     if (!value.is_number_integer()) fail(where + " holds something else than an integer");
     const bool large =
         value.is_number_unsigned() && !std::in_range<std::int64_t>(value.get<std::uint64_t>());
@@ -91,18 +92,18 @@ class Reader {
     }
     return static_cast<Integer>(value.get<std::int64_t>());
   }
-  bool flag(const Json& value, const std::string& where) const {
+  [[nodiscard]] bool flag(const Json& value, const std::string& where) const {
     const int number = integer<int>(value, where);
     if (number != 0 && number != 1) fail(where + " holds a flag that is neither 0 nor 1");
     return number == 1;
   }
-  std::vector<TraceBlockId> ids(const Json& value, const std::string& where) const {
+  [[nodiscard]] std::vector<TraceBlockId> ids(const Json& value, const std::string& where) const {
     std::vector<TraceBlockId> result;
     for (const Json& id : list(value, where)) result.push_back(integer<TraceBlockId>(id, where));
     return result;
   }
 
-  TraceBlock block(const Json& value, const std::string& where) const {
+  [[nodiscard]] TraceBlock block(const Json& value, const std::string& where) const {
     const Json& row = row_of(value, kBlockFields, where);
     return {.bytes = integer<Bytes>(row[0], where),
             .born_in_step = flag(row[1], where),
@@ -110,7 +111,7 @@ class Reader {
             .carried_from = integer<std::int64_t>(row[3], where)};
   }
 
-  TraceOperator operation(const Json& value, const std::string& where) const {
+  [[nodiscard]] TraceOperator operation(const Json& value, const std::string& where) const {
     const Json& row = row_of(value, kOperatorFields, where);
     TraceOperator op;
     const auto name = integer<std::uint32_t>(row[0], where);

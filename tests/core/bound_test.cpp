@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "base/error.h"
 #include "bound/linear_program.h"
@@ -31,6 +31,22 @@ TEST(LinearProgram, NoValues) {
   const auto x = program.column(1, 0, 1);
   program.row(2, kUnlimited, {{x, 1}});
   EXPECT_FALSE(minimum(program).has_value());
+}
+
+TEST(LinearProgram, SeveralAtOnce) {
+  LinearProgram program;
+  const auto x = program.column(1, 0, kUnlimited);
+  program.row(2, kUnlimited, {{x, 1}});
+  std::vector<std::thread> threads;
+  std::vector<double> results(4);
+  threads.reserve(results.size());
+  for (double& result : results) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) result += minimum(program).value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const double result : results) EXPECT_NEAR(result, 40, 1e-4);
 }
 
 // a (10) is made, idle while b (10) is made and used up, and used at the end.
@@ -130,7 +146,7 @@ TEST(Bound, BlocksFromBeforeTheStepMayBeOutOverItsEnd) {
   EXPECT_NEAR(bound(wrapping(true), 11, link).step_ms, 1 + 1 + 12 / 4.5, 1e-6);
   // One way at a time is faster: 18 bytes, 3 a ms.
   link.both_bytes_per_ms = 1.125;
-  EXPECT_NEAR(bound(wrapping(true), 11, link).step_ms, 18 / 3, 1e-6);
+  EXPECT_NEAR(bound(wrapping(true), 11, link).step_ms, 18.0 / 3, 1e-6);
 }
 
 TEST(Bound, WhatNobodyWritesLeavesForFree) {
@@ -177,6 +193,7 @@ TEST(Bound, CarriedBlocksAreOneBlockInTwoSteps) {
 TEST(Bound, ListOperatorsCountAsOneATensor) {
   TraceBuilder builder;
   std::vector<TraceBlockId> weights;
+  weights.reserve(4);
   for (int i = 0; i < 4; ++i) weights.push_back(builder.existing(10));
   builder.run("aten::_foreach_add_", weights, weights, 4);
   const Trace trace = builder.build();
