@@ -92,6 +92,14 @@ bool evict(const at::Tensor& tensor) {
   });
 }
 
+void make_plain(const at::Tensor& tensor) {
+  guarded([&] {
+    if (!tensor.has_storage()) return;
+    c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    if (DeviceManager* manager = active_manager(storage.device())) manager->make_plain(storage);
+  });
+}
+
 void capture_begin(const std::string& device) {
   guarded([&] {
     for (DeviceManager* manager : managers_of(device, false)) manager->capture_begin();
@@ -143,6 +151,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("wait_for_plan(str device) -> ()", &lms::torch::wait_for_plan);
   m.def("save_trace(str path, str device) -> ()", &lms::torch::save_trace);
   m.def("access(Tensor t) -> ()", &lms::torch::access);
+  m.def("make_plain(Tensor t) -> ()", &lms::torch::make_plain);
   m.def("scope_begin() -> ()", &lms::torch::scope_begin);
   m.def("scope_end() -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);

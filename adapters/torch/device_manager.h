@@ -61,6 +61,10 @@ class DeviceManager {
   /// known.
   virtual bool clear_what_failed() { return false; }
 
+  /// Moves a storage whose block is on the device, and kept, into memory of PyTorch's own
+  /// allocator: other processes cannot open ours. Its address changes.
+  virtual void make_plain(c10::StorageImpl& /*storage*/) {}
+
   /// A graph capture begins: nothing moves until it ends, and what it uses is kept.
   virtual void capture_begin() {}
   virtual void capture_end() {}

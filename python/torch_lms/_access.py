@@ -63,6 +63,18 @@ def access_storage(storage: torch.UntypedStorage) -> None:
         _library.ops().access.default(alias)
 
 
+def share_storage(storage: torch.UntypedStorage) -> None:
+    """The same for a storage that another process is to open: that takes memory of PyTorch's own."""
+    access_storage(storage)
+    if storage.device.type != "cuda" or storage.nbytes() == 0:
+        return
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+        alias = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        alias.set_(storage)
+        _library.ops().make_plain.default(alias)
+    access_storage(storage)
+
+
 @contextlib.contextmanager
 def scope() -> Iterator[None]:
     """An access scope of this thread: what is accessed inside may leave when it ends."""
@@ -178,7 +190,8 @@ def _patch(patches: Patches) -> None:
 
     storage = torch.UntypedStorage
     patches.replace(storage, "data_ptr", escapes(access_storage, _not_comparing))
-    for name in ("_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_"):
+    patches.replace(storage, "_share_cuda_", escapes(share_storage))
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
         patches.replace(storage, name, escapes(access_storage))
     for name in ("__getitem__", "__setitem__", "_write_file", "_set_from_file", "_byteswap"):
         patches.replace(storage, name, borrows(access_storage))

@@ -78,6 +78,8 @@ void Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
     const Guard guard(mutex_);
     now_ = {key, name, repeatable, true};
     begin_locked();
+    // What the host does between two steps is none of the operators' time.
+    if (timing_ && walk_->position() == 0) device_.start_laps();
     if (mode_ == Mode::kFollowing) {
       if (end_due_) collect_orders(script_->size(), orders);
       collect_orders(walk_->position(), orders);
@@ -296,10 +298,7 @@ bool Pilot::step_started() {
   // Times are taken once to plan, and once more where the plan itself has changed them.
   const bool due = mode_ == Mode::kTracking ||
                    (mode_ == Mode::kFollowing && !script_->refined && followed_ >= kSettled);
-  if (due && !original_ && !script_->hopeless) {
-    timing_ = true;
-    device_.start_laps();
-  }
+  timing_ = due && !original_ && !script_->hopeless;
   return false;
 }
 

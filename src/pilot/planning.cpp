@@ -5,6 +5,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "pilot/pilot.h"
 
@@ -15,8 +16,8 @@ namespace {
 constexpr Bytes kUnit = 512;
 /// Addresses waste some memory, the more the fuller it is: so several budgets are tried at once,
 /// as parts of the room, and then some between the best that fits and the next above it.
-constexpr std::array kFirst{1.0, 0.985, 0.97, 0.95};
-constexpr std::array kLower{0.92, 0.88, 0.83, 0.77};
+constexpr std::array kFirst{1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93};
+constexpr std::array kLower{0.9, 0.87, 0.83, 0.77};
 constexpr std::array kBetween{0.25, 0.5, 0.75};
 /// Of plans that are as fast as this the one that leaves most on the device is taken.
 constexpr double kAsFast = 1.003;
@@ -77,18 +78,24 @@ class Planning {
   }
 
   void try_all(const std::vector<Bytes>& budgets) {
-    std::vector<std::future<std::optional<Candidate>>> running;
-    for (const Bytes budget : budgets) {
-      tried_.push_back(budget);
-      running.push_back(std::async(std::launch::async, [this, budget] { return attempt(budget); }));
-    }
-    for (std::size_t i = 0; i < running.size(); ++i) {
-      try {
-        if (auto candidate = running[i].get()) found_.push_back(std::move(*candidate));
-      } catch (const OutOfMemory& error) {
-        // What the largest budget is too small for is what the user should hear of.
-        if (failure_.empty()) failure_ = error.what();
+    const std::size_t at_once = std::max(2U, std::thread::hardware_concurrency());
+    for (std::size_t next = 0; next < budgets.size();) {
+      std::vector<std::future<std::optional<Candidate>>> running;
+      for (; next < budgets.size() && running.size() < at_once; ++next) {
+        const Bytes budget = budgets[next];
+        tried_.push_back(budget);
+        running.push_back(
+            std::async(std::launch::async, [this, budget] { return attempt(budget); }));
       }
+      for (auto& attempt : running) {
+        try {
+          if (auto candidate = attempt.get()) found_.push_back(std::move(*candidate));
+        } catch (const OutOfMemory& error) {
+          // What the largest budget is too small for is what the user should hear of.
+          if (failure_.empty()) failure_ = error.what();
+        }
+      }
+      if (!found_.empty()) return;  // smaller ones are slower
     }
     if (found_.empty() && failure_.empty()) {
       failure_ = "the addresses of every plan take more than the " + format_bytes(script_.room) +

@@ -45,6 +45,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
                 const std::optional<c10::Stream>& other) override;
   void reclaim_everything() override;
   bool clear_what_failed() override;
+  void make_plain(c10::StorageImpl& storage) override;
   void capture_begin() override;
   void capture_end() override;
   [[nodiscard]] bool capturing() const override;

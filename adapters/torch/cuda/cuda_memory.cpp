@@ -10,6 +10,7 @@
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/thread_state.h"
+#include "cuda/event.h"
 
 namespace lms::torch {
 namespace {
@@ -18,6 +19,8 @@ namespace {
 constexpr Bytes kUnit = 512;
 /// What PyTorch's allocator may grow by, for small allocations, before the arena is told.
 constexpr Bytes kSlack = 16 * kMiB;
+/// Under smaller limits the arena's chunks of memory would be too coarse.
+constexpr Bytes kLeastLimit = 16 * cuda::VirtualMemory::granularity();
 /// Operators between two looks at what PyTorch's allocator has reserved.
 constexpr std::int64_t kLookEvery = 32;
 
@@ -30,7 +33,7 @@ Bytes CudaManager::in_use() const {
 // The arena
 
 bool CudaManager::serves(cudaStream_t stream) {
-  if (!arena_ || (in_pool() && capturing())) return false;
+  if (!arena_ || limit() < kLeastLimit || (in_pool() && capturing())) return false;
   if (!has_main_stream_.load(std::memory_order_acquire)) {
     std::lock_guard facts(facts_mutex_);
     if (!has_main_stream_) {
@@ -171,6 +174,22 @@ bool CudaManager::record_stream(void* data, cudaStream_t stream) {
   if (!arena_ || !arena_->owns(data)) return false;
   arena_->add_user(data, stream);
   return true;
+}
+
+void CudaManager::make_plain(c10::StorageImpl& storage) {
+  const void* data = storage._mutable_data_ptr_no_checks().get();
+  if (!arena_ || data == nullptr || !arena_->owns(data)) return;
+  const c10::cuda::CUDAGuard guard(device_.index());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+  const std::size_t bytes = storage.nbytes();
+  auto fresh = with_room<c10::DataPtr>(
+      bytes, [&] { return BridgeAllocator::instance().native()->allocate(bytes); });
+  cuda::check(cudaMemcpyAsync(fresh.get(), data, bytes, cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpyAsync");
+  note_allocation(fresh.get(), stream);
+  const cudaStream_t main = main_stream_;
+  if (stream != main) cuda::Event::record(device_.index(), stream)->block(main);
+  storage.set_data_ptr_noswap(std::move(fresh));  // the old place is free, and its block unknown
 }
 
 void CudaManager::empty_arena() {

@@ -42,6 +42,7 @@ std::vector<double> CudaManager::finish_laps() {
 
 PilotDevice::Room CudaManager::room() {
   if (!arena_) throw Error("this device cannot map memory to addresses");
+  if (!serves(main_stream_)) throw Error("so small a limit is left to PyTorch's allocator");
   const c10::cuda::CUDAGuard guard(device_.index());
   {
     // Everything comes back where the plan wants it; what cannot leave is left behind.
