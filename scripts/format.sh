@@ -10,7 +10,7 @@ sources() {
       [ ! -f "$file" ] || echo "$file"
     done
   else
-    find include src adapters tests examples bench -name '*.cpp' -o -name '*.h'
+    find include src adapters tests examples bench tools -name '*.cpp' -o -name '*.h'
   fi
 }
 mapfile -t files < <(sources)

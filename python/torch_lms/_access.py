@@ -64,7 +64,7 @@ def access_storage(storage: torch.UntypedStorage) -> None:
 
 
 def share_storage(storage: torch.UntypedStorage) -> None:
-    """The same for a storage that another process is to open: that takes memory of PyTorch's own."""
+    """The same for a storage that another process is to open, which takes memory of PyTorch's."""
     access_storage(storage)
     if storage.device.type != "cuda" or storage.nbytes() == 0:
         return
