@@ -1,6 +1,7 @@
 // The bound on the golden traces beside the published table of the physical limit:
 //   bound_table FOLDER_OF_TRACES [RESULT.json]
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -25,7 +26,7 @@ struct Row {
   std::vector<double> percent;
 };
 
-const std::vector<double> kRatios = {1.25, 1.5, 2, 3, 4, 6, 10};
+constexpr std::array<double, 7> kRatios = {1.25, 1.5, 2, 3, 4, 6, 10};
 
 std::vector<Row> published() {
   return {
