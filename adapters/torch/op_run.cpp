@@ -166,13 +166,15 @@ DeviceManager* call_unless_short(const OpInfo& info, const c10::SafeKernelFuncti
 
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                      const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
-  // First what is in the way leaves, then everything.
-  for (const bool everything : {false, true}) {
+  int tries = 0;
+  // First what is in the way leaves, where that is known; then everything.
+  for (bool cleared = true; cleared;) {
     DeviceManager* manager = call_unless_short(info, kernel, op, keys, stack);
     if (manager == nullptr) return;
     // What the first run's own parts pinned is not needed by the second.
     state.operator_pins.release();
-    if (everything || !manager->clear_what_failed()) manager->reclaim_everything();
+    cleared = tries++ == 0 && manager->clear_what_failed();
+    if (!cleared) manager->reclaim_everything();
     ++manager->op_retries;
     manager->pilot().restart_operator();
     pin_arguments(state, info, stack);

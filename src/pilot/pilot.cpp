@@ -238,8 +238,7 @@ void Pilot::shun_if_part() {
   constexpr std::uint64_t kFew = 32;
   constexpr int kAgain = 2;
   constexpr std::uint64_t kRounds = 3;
-  const bool at_boundary = walk_->position() == 0 && !walk_->inside();
-  if (at_boundary && operators_ - joined_ < kFew * script_->size()) {
+  if (operators_ - joined_ < kFew * script_->size()) {
     if (++script_->ended_early >= kAgain) {
       script_->shunned_until = operators_ + kRounds * (operators_ - diverged_);
     }
@@ -249,7 +248,6 @@ void Pilot::shun_if_part() {
 
 void Pilot::differs() {
   ++stats_.divergences;
-  shun_if_part();
   for (const auto& other : scripts_) {
     if (other == script_) continue;
     auto changed = walk_->change_to(*other);
@@ -258,6 +256,7 @@ void Pilot::differs() {
     walk_along(other, std::move(*changed));
     return;
   }
+  shun_if_part();
   if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + walk_->why() +
                 "; going on without a plan until this loop is known");
