@@ -147,7 +147,7 @@ bool CudaManager::clear_cheapest(Bytes bytes) {
   if (!blocks) return false;
   std::vector<std::pair<CudaBlock*, BlockUid>> chosen;
   for (CudaBlock* block : *blocks) chosen.emplace_back(block, block->uid);
-  bool any = chosen.empty();
+  bool any = false;
   for (const auto& [block, uid] : chosen) {
     if (engine_.knows(lock, block, uid)) any = engine_.evict(lock, *block) || any;
   }

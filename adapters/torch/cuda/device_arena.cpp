@@ -18,7 +18,9 @@ void* DeviceArena::register_stay(Bytes address, Bytes size, BlockUid uid) {
     memory_.map(address, address + size);
     note_mapped();
   } catch (const OutOfMemory&) {
+    // The device has less than we may take: what is behind the window now is all there is.
     map_.give(address);
+    set_end(base_ + memory_.mapped() - below_);
     return nullptr;
   }
   Stay& stay = stays_[address];
