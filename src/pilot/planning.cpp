@@ -1,125 +1,11 @@
 // What the planning thread does: from a step's shape and times to a plan and its addresses.
 
-#include <algorithm>
-#include <array>
-#include <future>
-#include <optional>
 #include <string>
-#include <thread>
 
 #include "pilot/pilot.h"
+#include "plan/placed_plan.h"
 
 namespace lms {
-namespace {
-
-/// Sizes and addresses are multiples of this.
-constexpr Bytes kUnit = 512;
-/// Addresses waste some memory, the more the fuller it is: so several budgets are tried at once,
-/// as parts of the room, and then some between the best that fits and the next above it.
-constexpr std::array kFirst{1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93};
-constexpr std::array kLower{0.9, 0.87, 0.83, 0.77};
-constexpr std::array kBetween{0.25, 0.5, 0.75};
-/// Of plans that are as fast as this the one that leaves most on the device is taken.
-constexpr double kAsFast = 1.003;
-
-struct Candidate {
-  Bytes budget = 0;
-  PlannedStep step;
-  Placement placement;
-};
-
-class Planning {
- public:
-  Planning(const Script& script, const LinkModel& link, const SearchOptions& options)
-      : script_(script), link_(link), options_(options) {}
-
-  Candidate run() {
-    if (!script_.addresses) {
-      try_all({script_.room});
-    } else {
-      try_all(parts_of_room(kFirst));
-      if (found_.empty()) try_all(parts_of_room(kLower));
-      if (!found_.empty()) try_all(between());
-    }
-    if (found_.empty()) throw OutOfMemory(failure_);
-    const auto best = std::ranges::min_element(found_, {}, time_of);
-    const double most = time_of(*best) * kAsFast;
-    const Candidate* chosen = &*best;
-    for (const Candidate& candidate : found_) {
-      if (time_of(candidate) <= most && candidate.budget > chosen->budget) chosen = &candidate;
-    }
-    return *chosen;
-  }
-
- private:
-  static double time_of(const Candidate& candidate) { return candidate.step.predicted.step_ms; }
-
-  template <std::size_t N>
-  [[nodiscard]] std::vector<Bytes> parts_of_room(const std::array<double, N>& parts) const {
-    std::vector<Bytes> budgets;
-    for (const double part : parts) {
-      budgets.push_back(static_cast<Bytes>(part * static_cast<double>(script_.room)));
-    }
-    return budgets;
-  }
-
-  [[nodiscard]] std::vector<Bytes> between() const {
-    const Bytes fits = std::ranges::max_element(found_, {}, &Candidate::budget)->budget;
-    Bytes above = script_.room;
-    for (const Bytes budget : tried_) {
-      if (budget > fits) above = std::min(above, budget);
-    }
-    std::vector<Bytes> budgets;
-    if (above <= fits) return budgets;
-    for (const double part : kBetween) {
-      budgets.push_back(fits + static_cast<Bytes>(part * static_cast<double>(above - fits)));
-    }
-    return budgets;
-  }
-
-  void try_all(const std::vector<Bytes>& budgets) {
-    const std::size_t at_once = std::max(2U, std::thread::hardware_concurrency());
-    for (std::size_t next = 0; next < budgets.size();) {
-      std::vector<std::future<std::optional<Candidate>>> running;
-      for (; next < budgets.size() && running.size() < at_once; ++next) {
-        const Bytes budget = budgets[next];
-        tried_.push_back(budget);
-        running.push_back(
-            std::async(std::launch::async, [this, budget] { return attempt(budget); }));
-      }
-      for (auto& attempt : running) {
-        try {
-          if (auto candidate = attempt.get()) found_.push_back(std::move(*candidate));
-        } catch (const OutOfMemory& error) {
-          // What the largest budget is too small for is what the user should hear of.
-          if (failure_.empty()) failure_ = error.what();
-        }
-      }
-      if (!found_.empty()) return;  // smaller ones are slower
-    }
-    if (found_.empty() && failure_.empty()) {
-      failure_ = "the addresses of every plan take more than the " + format_bytes(script_.room) +
-                 " that there are";
-    }
-  }
-
-  [[nodiscard]] std::optional<Candidate> attempt(Bytes budget) const {
-    Candidate candidate{budget, make_plan(script_.shape.trace, budget, link_, options_), {}};
-    if (!script_.addresses) return candidate;
-    candidate.placement = place(script_.shape.trace, candidate.step.plan, kUnit);
-    if (candidate.placement.bytes > script_.room) return std::nullopt;
-    return candidate;
-  }
-
-  const Script& script_;
-  LinkModel link_;
-  SearchOptions options_;
-  std::vector<Bytes> tried_;
-  std::vector<Candidate> found_;
-  std::string failure_;
-};
-
-}  // namespace
 
 void Pilot::plan_in_background() {
   Script& script = *in_making_;
@@ -134,15 +20,22 @@ void Pilot::plan_in_background() {
       // What was there before and nobody uses has been left out of the room.
       for (TraceBlock& block : trace.blocks) {
         if (!block.movable && !block.born_in_step && block.carried_from == kNoBlock) {
-          block.bytes = kUnit;
+          block.bytes = kPlacedUnit;
         }
       }
     }
-    Candidate made = Planning(script, device_.link(), options_.search).run();
-    script.plan = std::move(made.step.plan);
-    script.predicted = std::move(made.step.predicted);
-    script.placement = std::move(made.placement);
-    script.budget = made.budget;
+    if (script.addresses) {
+      PlacedPlan made = make_placed_plan(trace, script.room, device_.link(), options_.search);
+      script.plan = std::move(made.step.plan);
+      script.predicted = std::move(made.step.predicted);
+      script.placement = std::move(made.placement);
+      script.budget = made.budget;
+    } else {
+      PlannedStep made = make_plan(trace, script.room, device_.link(), options_.search);
+      script.plan = std::move(made.plan);
+      script.predicted = std::move(made.predicted);
+      script.budget = script.room;
+    }
     script.finish();
   } catch (const std::exception& error) {
     failure_ = error.what();

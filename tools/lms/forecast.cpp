@@ -3,14 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/placed_plan.h"
 #include "plan/search_gaps.h"
 
 namespace lms::tool {
 namespace {
-
-constexpr Bytes kAlignment = 512;
-/// So often at most the budget of a plan whose addresses do not fit is made smaller.
-constexpr int kAttempts = 6;
 
 Bytes half(Bytes bytes) { return std::max<Bytes>(1, bytes / 2); }
 
@@ -76,19 +73,10 @@ Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double
                   .least = least_limit(trace),
                   .budget = limit};
   try {
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      PlannedStep planned = make_plan(trace, answer.budget, link, {.seconds = seconds});
-      answer.placement = place(trace, planned.plan, kAlignment, std::min(1.0, seconds));
-      const Bytes excess = answer.placement.bytes - limit;
-      if (excess <= 0) {
-        answer.planned = std::move(planned);
-        return answer;
-      }
-      answer.budget -= excess / (attempt < 2 ? 2 : 1) + kAlignment;
-      if (answer.budget <= 0) break;
-    }
-    answer.why_not = "a plan's bytes would fit, but its addresses need " +
-                     format_bytes(answer.placement.bytes) + ": memory is cut into pieces";
+    PlacedPlan made = make_placed_plan(trace, limit, link, {.seconds = seconds});
+    answer.budget = made.budget;
+    answer.planned = std::move(made.step);
+    answer.placement = std::move(made.placement);
   } catch (const OutOfMemory& error) {
     answer.why_not = error.what();
   }
