@@ -72,7 +72,7 @@ struct Kind {
   auto operator<=>(const Kind&) const = default;  // NOLINT(modernize-use-nullptr): not used
 };
 
-Kind kind_of(const Version& version, const Bins& bins, Moment steps, bool recompute) {
+Kind kind_of(const BoundVersion& version, const Bins& bins, Moment steps, bool recompute) {
   const auto bin = [&](Moment moment) {
     if (moment < 0) return 0;
     return bins.of[static_cast<std::size_t>(moment % steps)] +
@@ -80,7 +80,7 @@ Kind kind_of(const Version& version, const Bins& bins, Moment steps, bool recomp
   };
   Kind kind;
   if (version.written) kind.written = bin(*version.written);
-  for (const Gap& gap : version.gaps) {
+  for (const BoundGap& gap : version.gaps) {
     BinnedGap binned;
     const int begin = bin(gap.begin);
     binned.end = bin(gap.ends_in_use ? gap.end : gap.end - 1);
@@ -329,7 +329,7 @@ Bound bound(const Trace& trace, Bytes budget, const LinkModel& link, const Bound
 
   const Bins bins = cut(split, live, total_ms, options.bins);
   std::map<Kind, double> kinds;
-  for (const Version& version : find_versions(split)) {
+  for (const BoundVersion& version : find_versions(split)) {
     Kind kind = kind_of(version, bins, static_cast<Moment>(live.size()), options.recompute);
     if (!kind.gaps.empty()) kinds[std::move(kind)] += static_cast<double>(version.bytes);
   }

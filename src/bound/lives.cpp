@@ -74,7 +74,7 @@ class Finder {
   explicit Finder(const Trace& trace)
       : trace_(trace), steps_(static_cast<Moment>(trace.operators.size())), recipe_(trace) {}
 
-  std::vector<Version> run() {
+  std::vector<BoundVersion> run() {
     const std::vector<Life> lives = find_lives(trace_);
     std::set<TraceBlockId> carried;
     for (const TraceBlock& block : trace_.blocks) {
@@ -114,7 +114,7 @@ class Finder {
   void close() {
     if (versions_.back().gaps.empty()) versions_.pop_back();
   }
-  void gap(const Gap& gap) {
+  void gap(const BoundGap& gap) {
     if (gap.end - gap.begin > 1) versions_.back().gaps.push_back(gap);
   }
 
@@ -174,7 +174,7 @@ class Finder {
   const Trace& trace_;
   const Moment steps_;
   Recipe recipe_;
-  std::vector<Version> versions_;
+  std::vector<BoundVersion> versions_;
 };
 
 /// One part of a list operator for every block that it uses or makes.
@@ -224,6 +224,6 @@ Trace split_lists(const Trace& trace) {
   return result;
 }
 
-std::vector<Version> find_versions(const Trace& trace) { return Finder(trace).run(); }
+std::vector<BoundVersion> find_versions(const Trace& trace) { return Finder(trace).run(); }
 
 }  // namespace lms

@@ -14,14 +14,14 @@ namespace lms {
 using Moment = std::ptrdiff_t;
 
 /// An interval in which nobody uses a block: of the operators after `begin` and before `end`.
-struct Gap {
+struct BoundGap {
   Moment begin = 0;
   Moment end = 0;
   bool ends_in_use = true;  ///< false: the block dies there, unused
 };
 
 /// A block's contents between two writes.
-struct Version {
+struct BoundVersion {
   /// The operator that wrote it; nothing if it was there and nobody writes the block: then there is
   /// a copy below from before.
   std::optional<Moment> written;
@@ -29,7 +29,7 @@ struct Version {
   /// if they cannot be run again.
   std::optional<double> recompute_ms;
   Bytes bytes = 0;
-  std::vector<Gap> gaps;  ///< ascending
+  std::vector<BoundGap> gaps;  ///< ascending
 };
 
 /// Operators over lists as one operator a tensor, which takes its part of the time.
@@ -37,6 +37,6 @@ Trace split_lists(const Trace& trace);
 
 /// Every version of every block that may leave the device, if it has gaps. The lives of blocks from
 /// before the step go on over its end; those that are carried over are one block in two steps.
-std::vector<Version> find_versions(const Trace& trace);
+std::vector<BoundVersion> find_versions(const Trace& trace);
 
 }  // namespace lms
