@@ -307,8 +307,8 @@ TABLE: tuple[Setting, ...] = (
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip
 
-# Variables that are not settings of enable(): where the library is, and what the build looks at.
-OTHER_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR", "LMS_COMMIT")
+# Variables that are not settings of enable(): where libraries are, and what the build looks at.
+OTHER_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR", "LMS_COMMIT", "LMS_HIGHS")
 
 
 def _suggest(name: str, valid: list[str]) -> str:

@@ -65,6 +65,8 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "LMS_DIR": str(tmp_path),
         "LMS_STRESS": "on",
         "LMS_VERIFY": "true",
+        "LMS_PLAN": "now",
+        "LMS_PLAN_SECONDS": "0.5",
         "LMS_LOG": "debug",
     }
     assert set(values) == {setting.variable for setting in _settings.TABLE}
@@ -76,8 +78,27 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         directory=str(tmp_path),
         stress=True,
         verify=True,
+        plan="now",
+        plan_seconds=0.5,
         log="debug",
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "plan"), [("on", "on"), ("off", "off"), (True, "on"), (0, "off"), (" NOW ", "now")]
+)
+def test_plans(given: object, plan: str) -> None:
+    assert _settings.parse_plan(given) == plan
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("plan", "later"), ("plan", 2), ("plan_seconds", "soon"), ("plan_seconds", -1),
+     ("plan_seconds", "nan"), ("plan_seconds", "inf")],
+)  # fmt: skip
+def test_bad_plans(name: str, given: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        _settings.resolve({name: given, "device": "cpu"}, {})
 
 
 def test_percent_of_the_device() -> None:
