@@ -47,8 +47,9 @@ void Pilot::start(const Options& options) {
   walk_.reset();
   blocks_.clear();
   now_ = {};
-  end_due_ = false;
-  look_again_ = 0;
+  end_due_ = timing_ = false;
+  followed_ = 0;
+  look_again_ = operators_ = joined_ = diverged_ = 0;
   stats_ = {};
   said_ = 0;
 }
@@ -60,6 +61,7 @@ void Pilot::stop() {
   const Guard guard(mutex_);
   original_.reset();
   in_making_.reset();
+  failure_.clear();
 }
 
 BlockUid Pilot::new_uid() noexcept {
@@ -408,11 +410,10 @@ void Pilot::take_over() {
   const auto original = std::exchange(original_, nullptr);
   auto made = std::exchange(in_making_, nullptr);
   if (original->planned) ++stats_.refined;
-  if (!failure_.empty()) {
+  if (const std::string failure = std::exchange(failure_, {}); !failure.empty()) {
     original->hopeless = original->refined = true;
-    if (original->planned) failure_.clear();  // the plan that there is will do
-    if (!failure_.empty() && said_++ < kMostLines)
-      device_.say("no plan: " + std::exchange(failure_, {}));
+    // If it failed only the second time, the plan that there is will do.
+    if (!original->planned && said_++ < kMostLines) device_.say("no plan: " + failure);
     return;
   }
   const auto found = std::ranges::find(scripts_, original);

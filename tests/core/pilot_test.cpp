@@ -20,7 +20,10 @@ class PlainDevice final : public PilotDevice {
   std::vector<double> finish_laps() override {
     return std::vector<double>(static_cast<std::size_t>(laps_), 1.0);
   }
-  Room room() override { return {.arena = limit_, .addresses = false}; }
+  Room room() override {
+    if (!refuses.empty()) throw Error(refuses);
+    return {.arena = limit_, .addresses = false};
+  }
   LinkModel link() override {
     return {
         .out_bytes_per_ms = 512, .in_bytes_per_ms = 512, .both_bytes_per_ms = 512, .latency_ms = 0};
@@ -28,6 +31,7 @@ class PlainDevice final : public PilotDevice {
   void say(const std::string& line) override { said.push_back(line); }
 
   std::vector<std::string> said;
+  std::string refuses;
 
  private:
   Bytes limit_;
@@ -187,6 +191,34 @@ TEST(Pilot, SaysWhyItLeavesThePlanAndComesBackToIt) {
   const auto after = loop.pilot.stats();
   EXPECT_EQ(after.shapes, 1) << "the old step was found again, not learnt anew";
   EXPECT_GT(after.steps, before.steps + 2);
+}
+
+TEST(Pilot, MayBeStartedAnewAtAnyMoment) {
+  for (int before = 1; before <= 12; ++before) {
+    Loop loop(kTight, 8);
+    for (int i = 0; i < before; ++i) loop.step(8);
+    loop.pilot.start({.limit = kTight, .in_foreground = true, .search = {.rounds = 200}});
+    loop.pilot.wake();
+    for (int i = 0; i < 12; ++i) loop.step(8);
+    EXPECT_EQ(loop.pilot.stats().planned, 1) << "after " << before << " steps";
+    EXPECT_EQ(loop.pilot.stats().divergences, 0) << "after " << before << " steps";
+  }
+}
+
+TEST(Pilot, AFailureIsOfOneStepAlone) {
+  Loop loop(kTight, 8);
+  loop.device.refuses = "no room today";
+  const auto shape = [&](int layers, OperatorKey extra) {
+    for (int i = 0; i < 10; ++i) loop.step(layers, extra);
+  };
+  // More of them than are said.
+  for (OperatorKey extra = 901; extra <= 905; ++extra) shape(8, extra);
+  EXPECT_EQ(loop.pilot.stats().planned, 0);
+  ASSERT_EQ(loop.device.said.size(), 3U);
+  EXPECT_NE(loop.device.said[0].find("no room today"), std::string::npos) << loop.device.said[0];
+  loop.device.refuses.clear();
+  shape(8, 906);
+  EXPECT_EQ(loop.pilot.stats().planned, 1);
 }
 
 TEST(Pilot, EachShapeHasItsOwnPlan) {

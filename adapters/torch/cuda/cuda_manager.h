@@ -110,7 +110,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void begin_pressure();
 
   // Copies
-  cudaStream_t prepare_copy_out(CudaBlock& block, const void* data);
+  /// The out lane waits for everybody who has used the block, and everybody for its arrival.
+  void prepare_copy_out(CudaBlock& block, const void* data);
   cuda::EventPtr copy_out(void* to, const void* from, Bytes bytes);
   cuda::EventPtr copy_in(void* to, const void* from, Bytes bytes);
   /// `stream` goes on only after `event`; timed where laps are.

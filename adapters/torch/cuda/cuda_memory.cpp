@@ -209,14 +209,16 @@ bool CudaManager::prepare_room(Bytes bytes) {
   // The bytes fit under the limit; but the allocator may hold its free ones in pieces, and may not
   // take more from the driver. Then evict one block whose place is large enough.
   const auto stats = native_stats(device_);
-  const Bytes mapped = arena_ ? arena_->mapped() : 0;
   const Bytes segment = round_up(bytes, kSegmentUnit);
-  if (current(stats.reserved_bytes) + segment + mapped > limit()) {
+  const auto fits = [&] {
+    return current(stats.reserved_bytes) + segment + (arena_ ? arena_->mapped() : 0) <= limit();
+  };
+  if (!fits()) {
     std::size_t largest = 1;
     BridgeAllocator::instance().cacheInfo(device_.index(), &largest);
     if (static_cast<Bytes>(largest) >= bytes) return true;
     yield_to_native(segment);
-    if (current(stats.reserved_bytes) + segment <= limit()) return true;
+    if (fits()) return true;
     lock.lock();
     (void)engine_.reclaim_one(lock, bytes, 2 * bytes);
   }

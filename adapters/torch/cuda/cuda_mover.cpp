@@ -35,38 +35,47 @@ void CudaManager::delete_absent(void* context) {
 void CudaManager::delete_in_arena(void* data) {
   CudaManager* manager = owner_among_all(data);
   if (manager == nullptr) return;
-  const DeviceArena::Stay stay = manager->arena_->give(data);
+  const auto stay = manager->arena_->look(data);
+  if (!stay) return;
   try {
     const c10::cuda::CUDAGuard guard(manager->device_.index());
     const cudaStream_t main = manager->main_stream_;
-    // The main stream's next user of these addresses comes after everybody.
-    if (stay.arriving) manager->wait_on(main, stay.arriving);
-    for (const cudaStream_t stream : stay.users) {
+    // The main stream's next user of these addresses comes after everybody. Another thread may be
+    // that user as soon as they are given back.
+    if (stay->arriving) manager->wait_on(main, stay->arriving);
+    for (const cudaStream_t stream : stay->users) {
       if (stream != main) Event::record(manager->device_.index(), stream)->block(main);
     }
-    if (!manager->on() && manager->arena_->used() == 0) manager->arena_->trim();
   } catch (const std::exception&) {
     // The runtime is being torn down: nothing runs any more.
   }
-  if (stay.block != nullptr) {
+  if (stay->block != nullptr) {
     EngineLock lock = manager->engine_.lock();
-    if (manager->engine_.knows(lock, stay.block, stay.uid)) {
-      manager->engine_.remove(lock, *stay.block);
+    if (manager->engine_.knows(lock, stay->block, stay->uid)) {
+      manager->engine_.remove(lock, *stay->block);
     }
   }
-  manager->pilot_.released(stay.uid);
+  manager->arena_->give(data);
+  manager->pilot_.released(stay->uid);
+  if (manager->on() || manager->arena_->used() > 0) return;
+  try {
+    manager->arena_->trim();
+  } catch (const std::exception&) {
+    // As above.
+  }
 }
 
-cudaStream_t CudaManager::prepare_copy_out(CudaBlock& block, const void* data) {
+void CudaManager::prepare_copy_out(CudaBlock& block, const void* data) {
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  const cudaStream_t owner = owner_of(data);
-  if (!block.used_on(current)) block.streams.push_back(current);
-  if (!block.used_on(owner)) block.streams.push_back(owner);
-  if (block.copied_in) out_->wait_for(block.copied_in);
+  for (const cudaStream_t stream : {current, owner_of(data)}) {
+    if (block.used_on(stream)) continue;
+    // Whoever is in the list has waited; a block that came ahead has been waited for by nobody.
+    if (block.copied_in) wait_on(stream, block.copied_in);
+    block.streams.push_back(stream);
+  }
   for (cudaStream_t stream : block.streams) {
     out_->wait_for(Event::record(device_.index(), stream));
   }
-  return owner;
 }
 
 bool CudaManager::holds(const c10::StorageImpl& storage, const CudaBlock& block) const {
@@ -95,7 +104,7 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   } else {
     HostSlot slot = host_->acquire(block.size);
     host_allocated_ += round_up(block.size, HostArena::kAlignment);
-    (void)prepare_copy_out(block, data);
+    prepare_copy_out(block, data);
     block.copied_out = block.slot_used = copy_out(slot.data(), data, block.size);
     for (cudaStream_t stream : block.streams) wait_on(stream, block.copied_out);
     block.slot = std::move(slot);
@@ -117,7 +126,7 @@ std::optional<Bytes> CudaManager::copy_below(Block& base) {
   HostSlot slot = host_->acquire(block.size);
   host_allocated_ += round_up(block.size, HostArena::kAlignment);
   const void* data = storage->_mutable_data_ptr_no_checks().get();
-  (void)prepare_copy_out(block, data);
+  prepare_copy_out(block, data);
   block.copied_out = block.slot_used = copy_out(slot.data(), data, block.size);
   block.being_copied = block.copied_out;
   if (block.slot) block.slot.release(block.last_copy());
@@ -145,7 +154,8 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   if (serves(current)) {
     const Bytes home = pilot_.home_of(block);
     fresh = take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
-    if (!fresh) throw OutOfMemory("no place for a block that is to come ahead of its use");
+    if (!fresh)
+      throw OutOfMemory("no place on the device for a block of " + format_bytes(block.size));
     block.place = fresh.get();
     arena_->set_block(block.place, &block);
   } else {

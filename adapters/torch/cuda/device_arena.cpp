@@ -44,15 +44,20 @@ void* DeviceArena::take(Bytes size, BlockUid uid) {
   return address ? register_stay(*address, size, uid) : nullptr;
 }
 
-DeviceArena::Stay DeviceArena::give(void* data) {
+std::optional<DeviceArena::Stay> DeviceArena::look(const void* data) {
   const Guard guard(mutex_);
-  const auto found = stays_.find(static_cast<std::byte*>(data) - memory_.base());
-  if (found == stays_.end()) throw Error("LMS: memory is freed that was not allocated");
-  Stay stay = std::move(found->second);
-  stays_.erase(found);
-  map_.give(stay.address);
-  used_ -= stay.size;
-  return stay;
+  const Stay* stay = find(data);
+  return stay == nullptr ? std::nullopt : std::optional(*stay);
+}
+
+void DeviceArena::give(const void* data) {
+  const Guard guard(mutex_);
+  const Stay* stay = find(data);
+  if (stay == nullptr) return;
+  const Bytes address = stay->address;
+  used_ -= stay->size;
+  stays_.erase(address);
+  map_.give(address);
 }
 
 DeviceArena::Stay* DeviceArena::find(const void* data) {
@@ -121,11 +126,6 @@ std::optional<std::vector<CudaBlock*>> DeviceArena::cheapest(
   map_.for_overlapping(window->address, window->size,
                        [&](Bytes at, Bytes) { blocks.push_back(stays_.at(at).block); });
   return blocks;
-}
-
-void DeviceArena::for_each(const std::function<void(const Stay&)>& visit) {
-  const Guard guard(mutex_);
-  for (const auto& [address, stay] : stays_) visit(stay);
 }
 
 void DeviceArena::note_mapped() {

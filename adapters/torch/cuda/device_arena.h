@@ -46,8 +46,10 @@ class DeviceArena {
   void* take_at(Bytes address, Bytes size, BlockUid uid);
   /// Takes the best fit, or returns null.
   void* take(Bytes size, BlockUid uid);
-  /// Frees; returns what was known of it.
-  Stay give(void* data);
+  /// What is known of it; nothing if nothing lies there.
+  std::optional<Stay> look(const void* data);
+  /// Frees. From now on the main stream may write there: its waits must have been queued.
+  void give(const void* data);
 
   [[nodiscard]] bool owns(const void* data) const {
     const auto* byte = static_cast<const std::byte*>(data);
@@ -68,7 +70,6 @@ class DeviceArena {
   /// null for what is not tracked, which may not). Nothing if no window can be cleared.
   std::optional<std::vector<CudaBlock*>> cheapest(Bytes size,
                                                   const std::function<double(CudaBlock&)>& cost);
-  void for_each(const std::function<void(const Stay&)>& visit);
 
   /// Limits physical memory to `bytes`, or to what is in use if that is more.
   void set_budget(Bytes bytes);
