@@ -46,3 +46,13 @@ def stress() -> Iterator[None]:
     """The CPU is managed, and every block leaves after every operator."""
     with torch_lms.managed(limit="256MiB", min_block=1, device="cpu", stress=True):
         yield
+
+
+@pytest.fixture
+def fake_lms(monkeypatch):
+    """The benchmark harness finds a double of the package, which plans when it is told to."""
+    from bench_support import FakeLms
+
+    fake = FakeLms()
+    monkeypatch.setattr("bench.methods._lms", lambda: fake)
+    return fake

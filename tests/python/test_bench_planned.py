@@ -1,12 +1,10 @@
-"""The benchmark harness where plans are concerned: the planned method, loops, ballast, bounds."""
+"""The benchmark harness where plans are concerned: the planned method, loops, comparable runs."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,15 +12,11 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench import ballast, methods, records, report, run, worker  # noqa: E402
-from bench.ballast import Ballast  # noqa: E402
-from bench.methods import Setting  # noqa: E402
+from bench_support import CPU, FACTS, GIB, STEP, record, request, setting  # noqa: E402
+
+from bench import methods, records, run, worker  # noqa: E402
 from bench.steps import StepOptions, build, takes_branch  # noqa: E402
 from bench.suites import SUITES, Job, Run, Suite  # noqa: E402
-
-STEP = "resnet50_bf16_256x224"
-CPU = torch.device("cpu")
-GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
@@ -32,89 +26,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def setting(**changes) -> Setting:
-    fields = {"step": STEP, "options": StepOptions(tiny=True), "device": CPU, "min_block": "4KiB"}
-    return Setting(**(fields | {"limit_bytes": 2000} | changes))
-
-
-def record(method: str, **fields) -> records.Record:
-    return records.empty(STEP, method) | fields
-
-
-class FakeLms:
-    """The package's API as a double that learns a step, plans it and follows the plan.
-
-    A step is two queries of the statistics at most apart: the harness asks once after each.
-    """
-
-    def __init__(self, *, known_after: int = 3, plans: bool = True) -> None:
-        self.known_after = known_after
-        self.plans = plans
-        self.on = False
-        self.options: dict[str, object] = {}
-        self.queries = 0
-        self.waits: list[int] = []
-        self.resets: list[int] = []
-        self.traces: list[str] = []
-        self.diverges_at: set[int] = set()
-        self.planned = 0
-        self.followed = 0
-        self.divergences = 0
-
-    def enable(self, limit, device, min_block, **options) -> None:
-        self.on = True
-        self.options = {"limit": limit} | options
-
-    def disable(self) -> None:
-        self.on = False
-
-    def is_enabled(self) -> bool:
-        return self.on
-
-    def wait_for_plan(self, device) -> None:
-        assert device == "cpu"
-        self.waits.append(self.queries)
-        self.planned = int(self.plans)
-
-    def reset_peak_memory_stats(self, device) -> None:
-        self.resets.append(self.queries)
-
-    def save_trace(self, path, device) -> None:
-        assert self.on
-        self.traces.append(path)
-        Path(path).write_text("a trace")
-
-    def memory_stats(self) -> dict[str, int]:
-        assert self.on
-        self.queries += 1
-        if self.planned:
-            self.followed += 1
-            self.divergences += self.queries in self.diverges_at
-        return {
-            "bytes_out": 600 * self.queries,
-            "bytes_in": 400 * self.queries,
-            "device.bytes.peak": 1900,
-            "device.reserved.peak": 1950,
-            "plan.shapes": int(self.queries >= self.known_after),
-            "plan.planned": self.planned,
-            "plan.steps": self.followed,
-            "plan.refined": int(self.followed > 0),
-            "plan.divergences": self.divergences,
-            "plan.predicted_us": 12_500,
-            "plan.peak": 1800,
-            "plan.arena": 1890,
-            "plan.arena_bound": 1850,
-            "arena.misplaced": 7 * self.queries,
-        }
-
-
-@pytest.fixture
-def fake_lms(monkeypatch) -> FakeLms:
-    fake = FakeLms()
-    monkeypatch.setattr(methods, "_lms", lambda: fake)
-    return fake
 
 
 def test_lms_swap_waits_for_the_plan_and_then_times(fake_lms, tmp_path):
@@ -193,24 +104,6 @@ def test_a_failed_step_leaves_the_statistics(fake_lms, monkeypatch):
     assert not fake_lms.on
 
 
-FACTS = {"machine": {"gpu": None, "torch": "2"}, "options": {"tiny": True}}
-
-
-def request(runs: list[dict], **changes) -> dict:
-    fields = {
-        "step": STEP,
-        "options": {"tiny": True},
-        "device": "cpu",
-        "headroom": 1.0,
-        "min_block": "4KiB",
-        "plan_seconds": 0.5,
-        "ballast_slack": None,
-        "reference": None,
-        "runs": runs,
-    }
-    return fields | changes
-
-
 def test_what_follows_from_a_plan():
     result = records.finish(
         record(
@@ -281,99 +174,6 @@ def test_a_loop_without_a_plan_is_a_result(fake_lms):
     assert fields["planned"] is False
     assert fields["plan_steps"] == 0
     assert "predicted_ms" not in fields
-
-
-# The ballast
-
-
-class FakeRuntime:
-    def __init__(self, status: int = 0) -> None:
-        self.status = status
-        self.held = 0
-        self.cleared = 0
-
-    def cudaMalloc(self, address, size) -> int:  # noqa: N802
-        if self.status == 0:
-            self.held += size.value
-        return self.status
-
-    def cudaFree(self, address) -> int:  # noqa: N802
-        self.held = 0
-        return 0
-
-    def cudaGetLastError(self) -> int:  # noqa: N802
-        self.cleared += 1
-        return self.status
-
-
-@pytest.fixture
-def fake_device(monkeypatch) -> SimpleNamespace:
-    """A device of 80 GiB of which half a GiB is in use."""
-    device = SimpleNamespace(runtime=FakeRuntime(), used=GIB // 2)
-
-    def mem_get_info(_):
-        return 80 * GIB - device.used - device.runtime.held, 80 * GIB
-
-    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
-    return device
-
-
-def test_the_ballast_leaves_the_limit_and_the_slack(fake_device):
-    held = Ballast(CPU, 5 * GIB, GIB, fake_device.runtime)
-    assert fake_device.runtime.held == held.bytes == 80 * GIB - GIB // 2 - 6 * GIB
-    fake_device.used += 4 * GIB
-    held.sample()
-    fake_device.used -= 3 * GIB
-    held.sample()
-    assert held.fields() == {
-        "ballast_bytes": 80 * GIB - GIB // 2 - 6 * GIB,
-        "ballast_slack_bytes": GIB,
-        "device_used_before": GIB // 2,
-        "device_used_peak": GIB // 2 + 4 * GIB,
-    }
-    held.release()
-    held.release()
-    assert fake_device.runtime.held == 0
-
-
-def test_no_ballast_where_no_more_is_free_and_an_error_where_none_can_be_had(fake_device):
-    with Ballast(CPU, 80 * GIB, GIB, fake_device.runtime) as held:
-        assert (held.bytes, fake_device.runtime.held) == (0, 0)
-    fake_device.runtime.status = 2
-    with pytest.raises(RuntimeError, match="CUDA error 2"):
-        Ballast(CPU, 5 * GIB, GIB, fake_device.runtime)
-    assert fake_device.runtime.cleared == 1
-
-
-def test_runs_under_lms_with_a_limit_take_the_ballast_and_give_it_back(
-    fake_device, fake_lms, monkeypatch
-):
-    monkeypatch.setattr(ballast, "_runtime", lambda: fake_device.runtime)
-    monkeypatch.setattr(worker, "_takes_ballast", lambda *_: True)
-
-    def use_more(step, count, device, after_each=None):
-        assert fake_device.runtime.held > 0
-        fake_device.used = 3 * GIB
-        return real_run_steps(step, count, device, after_each)
-
-    real_run_steps = methods.run_steps
-    monkeypatch.setattr(methods, "run_steps", use_more)
-    asked = {"method": "lms-swap", "limit_bytes": 4 * GIB, "steps": 1}
-    result = worker._one(request([], ballast_slack=GIB), asked, FACTS, None)
-    assert result["error"] is None
-    assert result["ballast_bytes"] == 80 * GIB - GIB // 2 - 5 * GIB
-    assert result["device_used_peak"] == 3 * GIB
-    assert fake_device.runtime.held == 0
-
-
-def test_only_limited_runs_on_a_gpu_take_a_ballast():
-    gpu = setting(device=torch.device("cuda:0"))
-    asked = request([], ballast_slack=GIB)
-    assert worker._takes_ballast(asked, gpu, "lms-swap")
-    assert worker._takes_ballast(asked, gpu, "lms-reactive")
-    assert not worker._takes_ballast(asked, gpu, "plain")
-    assert not worker._takes_ballast(asked, setting(), "lms-swap")
-    assert not worker._takes_ballast(request([]), gpu, "lms-swap")
 
 
 # Comparable runs
@@ -520,97 +320,6 @@ def test_command_line_of_suites_and_steps():
     given = run.parse_arguments(["--suite", "loops", "--methods", "plain,lms-swap", "--tiny"])
     assert given.methods == ("plain", "lms-swap")
     assert len(run._chosen(given).jobs) == 4
-
-
-# Tables
-
-
-def results_of_a_row() -> list[records.Record]:
-    machine = {"gpu": "GPU", "cpu": "CPU", "torch": "2.11.0"}
-    common = {"machine": machine, "limit_bytes": 5 * GIB, "ratio": 2.0000001}
-    results = [
-        record("plain", machine=machine, step_ms=50.0, in_memory_ms=50.0),
-        record("save_on_cpu", machine=machine, step_ms=700.0, in_memory_ms=50.0),
-        record("lms-reactive", **common, step_ms=240.0, in_memory_ms=50.0),
-        record(
-            "lms-swap",
-            **common,
-            step_ms=200.0,
-            in_memory_ms=50.0,
-            predicted_ms=195.0,
-            allocated_peak=int(4.9 * GIB),
-            reserved_peak=int(4.95 * GIB),
-            bit_identical=True,
-        ),
-    ]
-    return [records.finish(result) for result in results]
-
-
-def test_planned_runs_beside_bound_and_others():
-    results = results_of_a_row()
-    results[-1]["bound_overhead"] = 2.77
-    other = record("save_on_cpu", machine={"gpu": "other"}, overhead=9.0)
-    lines = report.planned([other, *results]).splitlines()
-    header, row = (line.strip("| ").split(" | ") for line in (lines[0], lines[2]))
-    assert dict(zip(header, row, strict=True)) == {
-        "step": STEP,
-        "ratio": "2.00×",
-        "limit GiB": "5.00",
-        "bound": "+277.0 %",
-        "predicted": "+290.0 %",
-        "measured": "+300.0 %",
-        "over bound": "1.06×",
-        "reactive": "+380.0 %",
-        "save_on_cpu": "+1300.0 %",
-        "bit-identical": "yes",
-        "allocated of limit": "98.0 %",
-        "reserved of limit": "99.0 %",
-    }
-    assert "Measured on GPU, CPU, PyTorch 2.11.0." in lines
-
-
-def test_loops_have_a_table_of_their_own_and_failures_are_named():
-    loop = record("lms-swap", step_ms=31.0, over_reactive=1.0204, bit_identical=True)
-    loop |= {"step": "loop_shapes", "step_ms_all": [31.0] * 4, "plan_steps": 3, "divergences": 2}
-    failed = record("lms-swap", error="NoPlan: none came", limit_bytes=GIB)
-    text = report.planned([loop, failed])
-    (row,) = [line for line in text.splitlines() if line.startswith("| loop_shapes")]
-    assert row == "| loop_shapes | – | 31.0 | 1.020× | 75.0 % | 2 | yes |"
-    assert f"- {STEP} lms-swap (1.00 GiB) failed: NoPlan: none came" in text
-
-
-def test_bounds_are_merged_by_step_and_ratio(tmp_path, monkeypatch, capsys):
-    for result in results_of_a_row():
-        records.write(result, tmp_path / f"{result['method']}.json")
-    three = record("lms-swap", limit_bytes=4, ratio=3.0)
-    records.write(three, tmp_path / "three.json")
-    tiny = record("lms-swap", limit_bytes=4, ratio=2.0, options={"tiny": True})
-    records.write(tiny, tmp_path / "tiny.json")
-    bounds = tmp_path / "bounds"
-    bounds.write_text(json.dumps({STEP: {"2x": 2.77, "4": 5.0}, "elsewhere": {"2": 1.0}}))
-    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path), "--merge-bounds", str(bounds)])
-    report.main()
-    found = {p.stem: r["bound_overhead"] for p, r in records.read_files(tmp_path).items()}
-    assert found == {
-        "plain": None,
-        "save_on_cpu": None,
-        "lms-reactive": 2.77,
-        "lms-swap": 2.77,
-        "three": None,
-        "tiny": None,
-    }
-    told = capsys.readouterr().out
-    assert "bounds of 2 records written" in told
-    assert f"no planned run of {STEP} 4\n" in told
-    assert "no planned run of elsewhere 2\n" in told
-
-
-def test_records_from_before_plans_can_still_be_read(tmp_path):
-    old = {"schema": 1, "step": STEP, "method": "lms-reactive", "limit_bytes": GIB}
-    (tmp_path / "old.json").write_text(json.dumps(old))
-    (result,) = records.read_all(tmp_path)
-    assert set(result) == set(records.FIELDS)
-    assert (result["limit_bytes"], result["plan_steps"]) == (GIB, None)
 
 
 def lms_plans() -> bool:
