@@ -1,0 +1,58 @@
+"""Raw access to CUDA tensors from Python gives the right bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lms
+
+N = 5000
+
+
+@pytest.mark.gpu
+def test_cuda_pointers() -> None:
+    with torch_lms.managed(limit="1GiB", min_block=1, device="cuda", stress=True):
+        tensor = torch.arange(N, dtype=torch.int32, device="cuda").mul_(2)
+        assert torch.ops.lms.state(tensor) == "absent"
+        other = torch.as_tensor(_Interface(tensor), device="cuda")
+        other[7] = -1
+        assert tensor.add_(0).add_(0)[7].item() == -1
+        assert torch.ops.lms.state(tensor) == "kept"
+        twin = torch.from_dlpack(absent_on("cuda"))
+        assert np.array_equal(twin.cpu().numpy(), np.arange(N, dtype=np.int32) * 2)
+
+
+class _Interface:
+    """Lends a tensor through __cuda_array_interface__ alone."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.__cuda_array_interface__ = tensor.__cuda_array_interface__
+
+
+def absent_on(device: str) -> torch.Tensor:
+    tensor = torch.arange(N, dtype=torch.int32, device=device).mul_(2)
+    assert torch.ops.lms.state(tensor) == "absent"
+    return tensor
+
+
+@pytest.mark.gpu
+def test_cuda_graph_keeps_what_it_uses() -> None:
+    with torch_lms.managed(limit="1GiB", min_block=1, device="cuda"):
+        source = torch.arange(4096.0, device="cuda").add_(0)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            source * 2
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = source * 2
+        torch_lms.reclaim_inactive()
+        source.copy_(torch.arange(4096.0, device="cuda") + 1)
+        torch_lms.reclaim_inactive()
+        graph.replay()
+        assert torch.equal(result.cpu(), (torch.arange(4096.0) + 1) * 2)
+        assert torch.ops.lms.state(source) == "kept"
