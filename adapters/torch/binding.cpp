@@ -96,7 +96,9 @@ void make_plain(const at::Tensor& tensor) {
   guarded([&] {
     if (!tensor.has_storage()) return;
     c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    access(tensor);
     if (DeviceManager* manager = active_manager(storage.device())) manager->make_plain(storage);
+    access(tensor);  // where it lies now is new, and is to stay: no operator may come in between
   });
 }
 

@@ -53,26 +53,23 @@ def access(tensor: torch.Tensor) -> None:
         _call(_library.ops().access.default, tensor)
 
 
-def access_storage(storage: torch.UntypedStorage) -> None:
-    """The same for a storage."""
+def _bring(storage: torch.UntypedStorage, bring: Callable[[torch.Tensor], None]) -> None:
     if storage.device.type not in ("cpu", "cuda") or storage.nbytes() == 0:
         return
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
         alias = torch.empty(0, dtype=torch.uint8, device=storage.device)
         alias.set_(storage)
-        _library.ops().access.default(alias)
+        bring(alias)
+
+
+def access_storage(storage: torch.UntypedStorage) -> None:
+    """The same for a storage."""
+    _bring(storage, _library.ops().access.default)
 
 
 def share_storage(storage: torch.UntypedStorage) -> None:
     """The same for a storage that another process is to open, which takes memory of PyTorch's."""
-    access_storage(storage)
-    if storage.device.type != "cuda" or storage.nbytes() == 0:
-        return
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
-        alias = torch.empty(0, dtype=torch.uint8, device=storage.device)
-        alias.set_(storage)
-        _library.ops().make_plain.default(alias)
-    access_storage(storage)
+    _bring(storage, _library.ops().make_plain.default)
 
 
 @contextlib.contextmanager

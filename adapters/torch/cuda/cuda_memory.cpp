@@ -17,12 +17,15 @@ namespace {
 
 /// Sizes in the arena are multiples of this, as PyTorch's are.
 constexpr Bytes kUnit = 512;
-/// What PyTorch's allocator may grow by, for small allocations, before the arena is told.
+/// What PyTorch's allocator may grow by, for small allocations, before the arena is told: at most.
 constexpr Bytes kSlack = 16 * kMiB;
 /// Under smaller limits the arena's chunks of memory would be too coarse.
 constexpr Bytes kLeastLimit = 16 * cuda::VirtualMemory::granularity();
 /// Operators between two looks at what PyTorch's allocator has reserved.
 constexpr std::int64_t kLookEvery = 32;
+
+/// The same under a limit.
+Bytes slack(Bytes limit) { return std::min(kSlack, limit / 64); }
 
 }  // namespace
 
@@ -47,7 +50,7 @@ bool CudaManager::serves(cudaStream_t stream) {
 void CudaManager::update_capacity() {
   if (!arena_) return;
   const Bytes reserved = current(native_stats(device_).reserved_bytes);
-  arena_->set_budget(limit() - reserved - std::min(kSlack, limit() / 64));
+  arena_->set_budget(limit() - reserved - slack(limit()));
 }
 
 c10::DataPtr CudaManager::allocate(std::size_t n) {
@@ -316,8 +319,13 @@ Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
   const Bytes segment = requested < kSmallLimit    ? kSegmentUnit
                         : requested < kMediumLimit ? kMediumSegment
                                                    : round_up(requested, kSegmentUnit);
-  return std::max(needed, current(native_stats(device_).reserved_bytes) +
-                              (arena_ ? arena_->used() : 0) + segment);
+  const Bytes reserved = current(native_stats(device_).reserved_bytes);
+  const Bytes native = reserved + (arena_ ? arena_->used() : 0) + segment;
+  if (!arena_ || requested < min_block()) return std::max(needed, native);
+  // The arena takes memory in chunks, and leaves slack(limit) of what is not reserved.
+  const Bytes chunks =
+      reserved + round_up(arena_->used() + requested, cuda::VirtualMemory::granularity());
+  return std::max({needed, native, chunks + slack(chunks + kSlack)});
 }
 
 }  // namespace lms::torch
