@@ -204,16 +204,18 @@ class Bench:
         earlier = self._path(step, Run("plain"))
         return known or (earlier if earlier.exists() else None)
 
-    def _trace(self, step: str) -> Path | None:
-        """Where this step's trace goes, if it is wanted."""
+    def _trace(self, job: Job) -> Path | None:
+        """Where the job is to leave its step's trace, if it records one."""
         folder = self.arguments.traces
+        records_one = any(run.method == _PLANNED for run in job.runs)
+        if folder is None or not records_one or job.step in self._traced:
+            return None
         tiny = ".tiny" if self.arguments.tiny else ""
-        return folder / f"{step}{tiny}.trace.json.gz" if folder else None
+        return folder / f"{job.step}{tiny}.trace.json.gz"
 
-    def _request(self, job: Job, paths: list[Path]) -> dict[str, Any]:
+    def _request(self, job: Job, paths: list[Path], trace: Path | None) -> dict[str, Any]:
         given = self.arguments
         reference = self._reference(job.step)
-        trace = None if job.step in self._traced else self._trace(job.step)
 
         def or_else(chosen: int | None, default: int | None) -> int | None:
             return default if chosen is None else chosen
@@ -276,10 +278,10 @@ class Bench:
         paths = [self._path(job.step, run) for run in job.runs]
         for path in paths:
             path.unlink(missing_ok=True)
-        trace = self._trace(job.step)
-        if trace and job.step not in self._traced:
+        trace = self._trace(job)
+        if trace:
             trace.unlink(missing_ok=True)
-        ended = self._work(self._request(job, paths), left)
+        ended = self._work(self._request(job, paths, trace), left)
         for run, path in zip(job.runs, paths, strict=True):
             if not path.exists():
                 record = records.empty(job.step, run.method)

@@ -218,7 +218,7 @@ def work_of(bench, made: list[dict]):
             records.write(result, Path(each["out"]))
             if each["trace"]:
                 Path(each["trace"]).parent.mkdir(parents=True, exist_ok=True)
-                Path(each["trace"]).touch()
+                Path(each["trace"]).write_text("")
         return "done"
 
     bench._work = work
@@ -244,6 +244,31 @@ def test_a_planned_suite_leaves_a_table_traces_and_the_comparison(tmp_path):
     assert made[0]["method"] == "plain"
     assert (made[0]["warmup"], made[0]["steps"]) == (4, 16)
     assert all(each["reference"].endswith(f"{STEP}.plain.json") for each in made[2:])
+
+
+def test_only_a_run_that_records_a_trace_replaces_the_one_there_is(tmp_path):
+    out, traces = tmp_path / "out", tmp_path / "traces"
+    traces.mkdir()
+    trace = traces / f"{STEP}.trace.json.gz"
+    trace.write_text("of an earlier call")
+
+    def call(methods: str, *, fails: bool = False) -> None:
+        bench = bench_of(
+            out, "--suite", "planned", "--step", STEP, "--methods", methods, "--traces", str(traces)
+        )
+        work_of(bench, [])
+        if fails:
+            bench._work = lambda asked, timeout: "the process ended with status 1"
+        for job in run._chosen(bench.arguments).jobs:
+            bench.run(job)
+
+    call("plain,lms-reactive")
+    assert trace.read_text() == "of an earlier call"
+    call("lms-swap")
+    assert trace.read_text() == ""
+    # What a run that failed did not record is not to be taken for its own.
+    call("lms-swap", fails=True)
+    assert not trace.exists()
 
 
 def test_a_selection_of_a_suite_uses_the_plain_run_of_an_earlier_call(tmp_path):
