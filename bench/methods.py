@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from bench import memory
+from bench import memory, recording
 from bench.ballast import Ballast
 from bench.records import ROOT, Record, compare_losses
 from bench.steps import StepOptions, TrainStep, build
@@ -446,17 +446,34 @@ def lms_swap(setting: Setting) -> Record:
     return _under_limit(setting, _swap, plan="on", plan_seconds=setting.plan_seconds)
 
 
+def _recording(lms: ModuleType, setting: Setting, step: TrainStep) -> Record:
+    def enable(plan: str) -> None:
+        _enable(lms, setting, plan=plan, plan_seconds=min(setting.plan_seconds, 1.0))
+
+    plain_ms = setting.reference and setting.reference["in_memory_ms"]
+    fields = recording.measure(
+        lms, step, setting.device, enable, rounds=setting.steps, plain_ms=plain_ms
+    )
+    return fields | _engine_peaks(fields["stats"], memory.read_peaks(setting.device))
+
+
+def lms_recording(setting: Setting) -> Record:
+    """LMS with room for everything: steps that it records, and those before and after."""
+    return _under_limit(setting, _recording, plan="off")
+
+
 METHODS: dict[str, Callable[[Setting], Record]] = {
     "plain": plain,
     "lms-fits": lms_fits,
     "lms-reactive": lms_reactive,
     "lms-swap": lms_swap,
+    "lms-recording": lms_recording,
     "save_on_cpu": offload,
     "checkpoint": checkpoint,
 }
 
 # These change what the process may reserve, or need a device that nobody else has used.
-OWN_PROCESS = frozenset({"lms-reactive", "lms-swap"})
+OWN_PROCESS = frozenset({"lms-reactive", "lms-swap", "lms-recording"})
 
 
 def run(method: str, setting: Setting) -> Record:

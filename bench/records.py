@@ -59,6 +59,8 @@ FIELDS: dict[str, str] = {
     "plan_peak": "the peak of allocated bytes that the plan promised",
     "plan_arena": "bytes of arena that the plan's addresses take",
     "plan_arena_bound": "what no placement of that plan could beat",
+    "phases": "lms-recording: its steps by phase of planning (`bench/recording.py`); `over_off`: "
+    "overhead over those without plans beside them",
     "bytes_out": "device to host, per step",
     "bytes_in": "host to device, per step",
     "bytes_recomputed": "made again instead of being copied, per step",

@@ -2,6 +2,7 @@
 
     python bench/report.py [DIR]                  one row a record
     python bench/report.py [DIR] --planned        one row a planned run, and what it is up against
+    python bench/report.py [DIR] --recording      what recording costs, one row a phase
     python bench/report.py [DIR] --merge-bounds bounds.json
 
 The last writes bounds into the records of runs under a limit: `{step: {ratio: overhead}}`, with
@@ -23,7 +24,16 @@ if __name__ == "__main__":
 from bench import records
 from bench.records import Record
 
-METHOD_ORDER = ("plain", "lms-fits", "lms", "lms-swap", "lms-reactive", "checkpoint", "save_on_cpu")
+METHOD_ORDER = (
+    "plain",
+    "lms-fits",
+    "lms-recording",
+    "lms",
+    "lms-swap",
+    "lms-reactive",
+    "checkpoint",
+    "save_on_cpu",
+)
 
 
 def gib(count: Any) -> str:
@@ -183,6 +193,32 @@ def planned(results: Sequence[Record]) -> str:
     return text + _remarks(swaps)
 
 
+def recording(results: Sequence[Record]) -> str:
+    """Markdown of what recording costs: one row a step and phase."""
+    body = [
+        [
+            record["step"],
+            phase,
+            str(len(of["step_ms_all"])),
+            f"{of['step_ms']:.2f}",
+            fine_percent(of["over_off"]),
+            fine_percent(of["overhead"]),
+            gib(of["bytes_out"]),
+            gib(of["bytes_in"]),
+        ]
+        for record in sorted(results, key=_order)
+        for phase, of in (record["phases"] or {}).items()
+    ]
+    header = ["step", "phase", "steps", "step ms", "over off", "over plain", "out GiB", "in GiB"]
+    recorded = [record for record in results if record["phases"]]
+    return _table(header, ["---", "---"] + ["---:"] * 6, body) + _remarks(recorded)
+
+
+def fine_percent(value: Any) -> str:
+    """A small fraction as per cent, or a dash."""
+    return "–" if value is None else f"{value * 100:+.2f} %"
+
+
 def three_digits(value: Any) -> str:
     """A ratio in which a per cent matters, or a dash."""
     return "–" if value is None else f"{value:.3f}×"
@@ -252,6 +288,7 @@ def main() -> None:
     parser.add_argument("directory", nargs="?", type=Path, default=records.ROOT / "bench/results")
     parser.add_argument("--step", action="append", help="only this step (may be repeated)")
     parser.add_argument("--planned", action="store_true", help="the planned runs")
+    parser.add_argument("--recording", action="store_true", help="what recording costs")
     parser.add_argument("--merge-bounds", type=Path, metavar="FILE", help="fill in bounds")
     arguments = parser.parse_args()
     if arguments.merge_bounds:
@@ -266,8 +303,13 @@ def main() -> None:
         results = [r for r in results if r["step"] in arguments.step]
     if arguments.planned and not any(r["method"] == "lms-swap" for r in results):
         parser.error(f"no planned runs in {arguments.directory}")
+    if arguments.recording and not any(r["phases"] for r in results):
+        parser.error(f"no runs of lms-recording in {arguments.directory}")
     if not results:
         parser.error(f"no records in {arguments.directory}")
+    if arguments.recording:
+        print(recording(results), end="")
+        return
     print(planned(results) if arguments.planned else markdown(results), end="")
 
 

@@ -40,9 +40,17 @@ STEP_NAMES = (
     "loop_shapes",
     "loop_branch",
 )
-METHOD_NAMES = ("plain", "lms-fits", "lms-reactive", "lms-swap", "save_on_cpu", "checkpoint")
-_REACTIVE, _PLANNED = "lms-reactive", "lms-swap"
-_LIMITED = frozenset({_REACTIVE, _PLANNED})
+METHOD_NAMES = (
+    "plain",
+    "lms-fits",
+    "lms-reactive",
+    "lms-swap",
+    "lms-recording",
+    "save_on_cpu",
+    "checkpoint",
+)
+_REACTIVE, _PLANNED, _RECORDING = "lms-reactive", "lms-swap", "lms-recording"
+_LIMITED = frozenset({_REACTIVE, _PLANNED, _RECORDING})
 
 # Left free beside a limit, for what no allocator of the process hands out: the code of kernels,
 # which the driver loads when they first run (cuDNN's and cuBLAS's are large), local memory of
@@ -110,7 +118,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--steps",
         type=int,
-        help="timed steps (default: the suite's, or 6 for lms-swap, or about 6 seconds, 5 to 20)",
+        help="timed steps (default: the suite's, or 6 for lms-swap, or about 6 seconds, 5 to 20); "
+        "lms-recording: rounds",
     )
     parser.add_argument(
         "--optimizer", choices=("default", "fused", "foreach", "forloop"), default="default"
@@ -297,7 +306,7 @@ class Bench:
 
     def _compare_with_reactive(self, step: str, run: Run) -> None:
         """Once both are known, write into the planned run's record how it compares."""
-        if run.method not in _LIMITED:
+        if run.method not in (_PLANNED, _REACTIVE):
             return
         files = [self._path(step, replace(run, method=name)) for name in (_PLANNED, _REACTIVE)]
         if not all(file.exists() for file in files):
@@ -319,6 +328,8 @@ def main(argv: list[str] | None = None) -> int:
         print("\n" + report.terminal(results))
     if any(result["method"] == _PLANNED for result in results):
         print("\n" + report.planned(results))
+    if any(result["phases"] for result in results):
+        print("\n" + report.recording(results))
     for note in bench.skipped:
         print(f"skipped {note}")
     return 1 if any(result["error"] for result in results) else 0

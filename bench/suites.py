@@ -119,6 +119,15 @@ def _loops() -> Suite:
     return Suite(tuple(jobs))
 
 
+def _recording() -> Suite:
+    """What recording costs, where nothing has to move: the limit is a quarter above the peak."""
+    jobs = []
+    for step, plain, seconds in ((_RESNET, 15, 25), (_LLAMA, 22, 30)):
+        jobs.append(Job(step, (Run("plain"),), plain))
+        jobs.append(Job(step, (Run("lms-recording", ratio=0.8),), seconds))
+    return Suite(tuple(jobs))
+
+
 SUITES: dict[str, Suite] = {
     "reactive": Suite(
         (
@@ -148,4 +157,5 @@ SUITES: dict[str, Suite] = {
     ),
     "planned": _planned(),
     "loops": _loops(),
+    "recording": _recording(),
 }
