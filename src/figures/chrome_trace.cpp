@@ -115,6 +115,7 @@ void add_measured(Process& process, const MeasuredTimeline& measured, Bytes budg
   process.add_counter("budget", 0, budget);
   for (std::size_t at = 0; at < measured.operators.size(); ++at) {
     const MeasuredOperator& op = measured.operators[at];
+    if (op.waited_ms > 0) process.add_wait(op.begin_ms - op.waited_ms, op.begin_ms);
     process.add_operator(at, op.begin_ms, op.end_ms, op.device);
     if (op.device >= 0) process.add_counter("device memory", op.begin_ms, op.device);
     end_ms = op.end_ms;

@@ -2,26 +2,13 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "plan/measured.h"
 #include "plan/plan.h"
 #include "plan/timing.h"
 #include "trace/trace.h"
 
 namespace lms {
-
-/// When one operator ran, as events on the device saw it; 0 is the beginning of the step.
-struct MeasuredOperator {
-  double begin_ms = 0;
-  double end_ms = 0;
-  Bytes device = -1;  ///< most bytes on the device while it ran; -1: not measured
-};
-
-/// A step that was carried out, to be shown beside its prediction.
-struct MeasuredTimeline {
-  std::vector<MeasuredOperator> operators;  ///< one for each operator of the trace, in order
-  std::vector<CopyTiming> copies;           ///< those that the step started, in any order
-};
 
 /// The step in Chrome's trace event format, for Perfetto (ui.perfetto.dev): JSON with a process
 /// "predicted" and, if `measured` is given, a process "measured". Each has the threads "compute"

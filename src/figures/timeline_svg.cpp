@@ -90,6 +90,7 @@ Rows rows_of(const MeasuredTimeline& measured) {
   bool with_device = true;
   for (const MeasuredOperator& op : measured.operators) {
     rows.operators.push_back({op.begin_ms, op.end_ms});
+    if (op.waited_ms > 0) rows.waits.push_back({op.begin_ms - op.waited_ms, op.begin_ms});
     rows.step_ms = std::max(rows.step_ms, op.end_ms);
     rows.device.push_back(op.device);
     with_device = with_device && op.device >= 0;
