@@ -2,11 +2,14 @@
 # PyTorch loads, linked dynamically (two copies of the runtime in one process would not share
 # streams). No compiler of CUDA is needed: LMS has no kernels.
 #
+# LMS_NVTX_INCLUDE is where NVTX's headers lie, for profilers; empty if there are none.
+#
 # With a PyTorch: its CUDA, found beside it (the nvidia packages of pip, or libtorch/lib), the
 # headers else from a CUDA toolkit. With none: a CUDA toolkit.
 set(LMS_HAS_CUDA OFF)
 set(lms_cudart "")
 set(lms_cuda_include "")
+set(LMS_NVTX_INCLUDE "")
 set(why "switched off")
 
 if(NOT LMS_CUDA STREQUAL "OFF" AND NOT (LMS_CUDA STREQUAL "AUTO" AND LMS_SANITIZE))
@@ -57,6 +60,16 @@ endif()
 
 if(LMS_HAS_CUDA)
   message(STATUS "CUDA backend: ${lms_cudart}")
+  set(nvtx_folders ${lms_cuda_include})
+  foreach(folder IN LISTS TorchSDK_SITE)
+    list(APPEND nvtx_folders "${folder}/nvidia/nvtx/include")
+  endforeach()
+  unset(LMS_NVTX_INCLUDE)
+  find_path(LMS_NVTX_INCLUDE nvtx3/nvToolsExt.h PATHS ${nvtx_folders} NO_CACHE NO_DEFAULT_PATH)
+  if(NOT LMS_NVTX_INCLUDE)
+    set(LMS_NVTX_INCLUDE "")
+    message(STATUS "NVTX: no nvtx3/nvToolsExt.h: profilers will not see what LMS does")
+  endif()
   add_library(LMS::cudart INTERFACE IMPORTED)
   target_include_directories(LMS::cudart SYSTEM INTERFACE ${lms_cuda_include})
   target_link_libraries(LMS::cudart INTERFACE "${lms_cudart}")
