@@ -19,6 +19,7 @@
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
 #include "pilot/pilot.h"
+#include "plan/measured.h"
 #include "tiers/file_store.h"
 #include "tiers/paged_region.h"
 
@@ -86,6 +87,7 @@ class CpuMover final : public Mover {
     const auto began = Clock::now();
     const Bytes bytes = region(block).leave(*store, !clean);
     out.add(bytes, began);
+    note_copy(block, bytes, /*is_out=*/true, began);
     return bytes;
   }
   std::optional<Bytes> page_in(Block& block, bool /*ahead*/) override {
@@ -93,6 +95,7 @@ class CpuMover final : public Mover {
     const Bytes bytes = region(block).come_back(*store, /*keep_copy=*/true);
     block.has_copy = region(block).has_copy();
     in.add(bytes, began);
+    note_copy(block, bytes, /*is_out=*/false, began);
     return bytes;
   }
   void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
@@ -107,7 +110,32 @@ class CpuMover final : public Mover {
   Moved out;
   Moved in;
 
+  static double ms_of(Clock::time_point time) {
+    return std::chrono::duration<double, std::milli>(time.time_since_epoch()).count();
+  }
+  /// Copies are noted from now on, by the clock of ms_of().
+  void start_copies() {
+    const std::lock_guard guard(copies_mutex_);
+    copies_.clear();
+    noting_ = true;
+  }
+  std::vector<MeasuredCopy> stop_copies() {
+    const std::lock_guard guard(copies_mutex_);
+    noting_ = false;
+    return std::exchange(copies_, {});
+  }
+
  private:
+  void note_copy(const Block& block, Bytes bytes, bool is_out, Clock::time_point began) {
+    if (!noting_ || bytes == 0) return;
+    const std::lock_guard guard(copies_mutex_);
+    copies_.push_back({block.uid, bytes, is_out, ms_of(began), ms_of(Clock::now())});
+  }
+
+  std::atomic<bool> noting_{false};
+  std::mutex copies_mutex_;
+  std::vector<MeasuredCopy> copies_;
+
   static PagedRegion& region(Block& block) { return static_cast<CpuBlock&>(block).region; }
 };
 
@@ -286,19 +314,36 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   friend class CpuBlock;
 
   // PilotDevice
-  double stalled_ms() const { return static_cast<double>(mover_.out.ns + mover_.in.ns) / 1e6; }
-  double now_ms() const {
-    const auto now = CpuMover::Clock::now().time_since_epoch();
-    return std::chrono::duration<double, std::milli>(now).count() - stalled_ms();
+  struct Lap {
+    double ms;       ///< the time
+    double stalled;  ///< of all time, what was spent with copies
+  };
+  [[nodiscard]] Lap now() const {
+    return {CpuMover::ms_of(CpuMover::Clock::now()),
+            static_cast<double>(mover_.out.ns + mover_.in.ns) / 1e6};
   }
-  void start_laps() override { laps_ = {now_ms()}; }
-  void lap() override { laps_.push_back(now_ms()); }
-  std::vector<double> finish_laps() override {
-    std::vector<double> ms;
+  void start_laps() override {
+    mover_.start_copies();
+    laps_ = {now()};
+  }
+  void lap() override { laps_.push_back(now()); }
+  void drop_laps() override { (void)mover_.stop_copies(); }
+  Laps finish_laps() override {
+    Laps result;
     for (std::size_t i = 1; i < laps_.size(); ++i) {
-      ms.push_back(std::max(0.0, laps_[i] - laps_[i - 1]));
+      const double end = laps_[i].ms - laps_.front().ms;
+      const double whole = laps_[i].ms - laps_[i - 1].ms;
+      const double stood = std::clamp(laps_[i].stalled - laps_[i - 1].stalled, 0.0, whole);
+      result.operators.push_back(
+          {.begin_ms = end - (whole - stood), .end_ms = end, .waited_ms = stood});
     }
-    return ms;
+    for (MeasuredCopy copy : mover_.stop_copies()) {
+      if (copy.begin_ms > laps_.back().ms) continue;  // the next step's
+      copy.begin_ms -= laps_.front().ms;
+      copy.end_ms -= laps_.front().ms;
+      result.copies.push_back(copy);
+    }
+    return result;
   }
   Room room() override { return {.arena = limit(), .addresses = false}; }
   LinkModel link() override {
@@ -338,7 +383,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   CpuAllocator allocator_;
   std::unique_ptr<EngineLock> fork_lock_;
   std::atomic<bool> forked_{false};
-  std::vector<double> laps_;  ///< guarded by the pilot's mode: written while timing, read after
+  std::vector<Lap> laps_;  ///< guarded by the pilot's mode: written while timing, read after
   std::atomic<std::int64_t> from_driver_{0};
   std::atomic<std::int64_t> from_reclaim_{0};
 };

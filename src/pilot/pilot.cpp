@@ -46,8 +46,9 @@ void Pilot::start(const Options& options) {
   script_.reset();
   walk_.reset();
   blocks_.clear();
+  measured_.reset();
   now_ = {};
-  end_due_ = timing_ = false;
+  end_due_ = false;
   followed_ = 0;
   look_again_ = operators_ = joined_ = diverged_ = 0;
   stats_ = {};
@@ -59,6 +60,8 @@ void Pilot::stop() {
   if (planner_.joinable()) planner_.join();
   planner_done_ = false;
   const Guard guard(mutex_);
+  show_step(false);
+  stop_timing();
   original_.reset();
   in_making_.reset();
   failure_.clear();
@@ -76,6 +79,7 @@ void Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
   static thread_local std::vector<Order> reused;
   std::vector<Order> orders = std::move(reused);
   orders.clear();
+  bool timed = false;
   {
     const Guard guard(mutex_);
     now_ = {key, name, repeatable, true};
@@ -83,12 +87,15 @@ void Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
     // What the host does between two steps is none of the operators' time.
     if (timing_ && walk_->position() == 0) device_.start_laps();
     if (mode_ == Mode::kFollowing) {
+      if (walk_->position() == 0) show_step(true);
       if (end_due_) collect_orders(script_->size(), orders);
       collect_orders(walk_->position(), orders);
     }
     end_due_ = false;
+    timed = timing_;
   }
   if (!orders.empty()) carry_out(orders);
+  if (timed) device_.begin_lap();
   reused = std::move(orders);
 }
 
@@ -208,6 +215,7 @@ void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
 }
 
 void Pilot::carry_out(const std::vector<Order>& orders) {
+  const ShownStage shown(device_, PilotDevice::Stage::kOrders);
   EngineLock lock = engine_.lock();
   for (const Order& order : orders) {
     // Everything may have changed while the lock was let go.
@@ -267,25 +275,46 @@ void Pilot::differs() {
 }
 
 void Pilot::learn_now() {
+  show_step(false);
+  stop_timing();
   mode_ = Mode::kLearning;
   walk_.reset();
   script_.reset();
-  end_due_ = timing_ = false;
+  end_due_ = false;
   log_.clear();
   if (now_.running) log_.begin_operator(now_.key, now_.name, now_.repeatable);
 }
 
 void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk) {
+  show_step(false);
+  stop_timing();
   // The walk refers to its script.
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
   mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
   joined_ = operators_;
-  end_due_ = timing_ = false;
+  end_due_ = false;
   followed_ = 0;
 }
 
+void Pilot::show_step(bool runs) {
+  if (std::exchange(shown_, runs) != runs) device_.show(PilotDevice::Stage::kStep, runs);
+}
+
+void Pilot::stop_timing() {
+  if (std::exchange(timing_, false)) device_.drop_laps();
+}
+
+bool Pilot::timing_due() const {
+  if (original_ || script_->hopeless) return false;
+  // Times are taken once to plan, once more where the plan itself has changed them, and of the plan
+  // that is kept, to be shown.
+  const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
+  return mode_ == Mode::kTracking || (settled && !(script_->refined && script_->measured));
+}
+
 bool Pilot::step_started() {
+  show_step(false);
   if (mode_ == Mode::kFollowing) {
     ++stats_.steps;
     ++followed_;
@@ -293,13 +322,12 @@ bool Pilot::step_started() {
   }
   if (timing_) {
     timing_ = false;
+    timed_names_ = walk_->take_names();
     return true;
   }
   if (planner_done_) take_over();
-  // Times are taken once to plan, and once more where the plan itself has changed them.
-  const bool due = mode_ == Mode::kTracking ||
-                   (mode_ == Mode::kFollowing && !script_->refined && followed_ >= kSettled);
-  timing_ = due && !original_ && !script_->hopeless;
+  timing_ = timing_due();
+  if (timing_ && mode_ == Mode::kFollowing) walk_->keep_names();
   return false;
 }
 
@@ -382,16 +410,16 @@ void Pilot::launch() {
     if (original_ || !script_) return;
     script = script_;
     original_ = script;
-    in_making_ = std::make_shared<Script>(*script);
+    // A refined plan stays: it is only to be seen what became of it.
+    in_making_ = script->refined ? nullptr : std::make_shared<Script>(*script);
   }
-  Script& made = *in_making_;
   if (script->planned) {
-    made.refined = true;
+    if (in_making_) in_making_->refined = true;
   } else {
     try {
       const auto room = device_.room();
-      made.room = room.arena;
-      made.addresses = room.addresses;
+      in_making_->room = room.arena;
+      in_making_->addresses = room.addresses;
     } catch (const std::exception& error) {
       failure_ = error.what();
     }
@@ -409,6 +437,11 @@ void Pilot::take_over() {
   planner_done_ = false;
   const auto original = std::exchange(original_, nullptr);
   auto made = std::exchange(in_making_, nullptr);
+  if (!made) {
+    original->measured = true;
+    failure_.clear();
+    return;
+  }
   if (original->planned) ++stats_.refined;
   if (const std::string failure = std::exchange(failure_, {}); !failure.empty()) {
     original->hopeless = original->refined = true;
@@ -441,6 +474,11 @@ std::shared_ptr<const Script> Pilot::current() {
     if (script->planned) return script;
   }
   return script_;
+}
+
+std::shared_ptr<const Pilot::Measured> Pilot::measured() {
+  const Guard guard(mutex_);
+  return measured_;
 }
 
 void Pilot::wait_for_plan() {

@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "pilot/script.h"
+#include "plan/measured.h"
 
 namespace lms {
 
@@ -20,11 +21,22 @@ class PilotDevice {
   virtual ~PilotDevice() = default;
 
   /// Times operators: laps are counted from 0, each from the one before (the first from start) to
-  /// what is queued now, without the time for which the device stood still for copies.
+  /// what is queued now. Called with the pilot's lock held.
   virtual void start_laps() = 0;
+  /// What there was to do before the lap's operator has been queued.
+  virtual void begin_lap() {}
   virtual void lap() = 0;
-  /// Milliseconds of all laps. Waits for the device; called by the planning thread.
-  virtual std::vector<double> finish_laps() = 0;
+
+  struct Laps {
+    /// A lap each. Its computation, without the time for which the device stood still for copies,
+    /// lies at its end.
+    std::vector<MeasuredOperator> operators;
+    std::vector<MeasuredCopy> copies;  ///< that were begun in one of the laps
+  };
+  /// All laps. Waits for the device; called by the planning thread.
+  virtual Laps finish_laps() = 0;
+  /// Nobody will ask for the laps that are being timed. Called with the pilot's lock held.
+  virtual void drop_laps() {}
 
   struct Room {
     Bytes arena = 0;         ///< bytes that a plan may have on the device
@@ -33,9 +45,33 @@ class PilotDevice {
   /// What a plan may use. Called between two steps; the device may put itself in order for it. What
   /// lies there without any operator using it is not part of it.
   virtual Room room() = 0;
+  /// As far as it is known from the laps so far; called by the planning thread.
   [[nodiscard]] virtual LinkModel link() = 0;
+
+  enum class Stage : std::uint8_t {
+    kStep,      ///< a step under a plan; may end in another thread
+    kOrders,    ///< what the plan has before an operator
+    kPlanning,  ///< a plan is made
+  };
+  /// For profilers. Cheap; may be called with the pilot's lock held.
+  virtual void show(Stage /*stage*/, bool /*begins*/) noexcept {}
   /// Something that the user should know, once.
   virtual void say(const std::string& line) = 0;
+};
+
+/// A stage that is shown for the length of a scope.
+class ShownStage {
+ public:
+  ShownStage(PilotDevice& device, PilotDevice::Stage stage) : device_(device), stage_(stage) {
+    device_.show(stage_, true);
+  }
+  ~ShownStage() { device_.show(stage_, false); }
+  ShownStage(const ShownStage&) = delete;
+  ShownStage& operator=(const ShownStage&) = delete;
+
+ private:
+  PilotDevice& device_;
+  PilotDevice::Stage stage_;
 };
 
 /// Learns the steps of one device's operator stream, has them planned, and carries the plans out on
@@ -106,6 +142,14 @@ class Pilot {
   [[nodiscard]] Stats stats();
   /// The script being followed, or else the last that was planned; null if there is none.
   [[nodiscard]] std::shared_ptr<const Script> current();
+
+  /// A step that was timed while it followed a plan.
+  struct Measured {
+    std::shared_ptr<const Script> script;  ///< with that plan
+    MeasuredTimeline timeline;
+  };
+  /// The last; null if there is none.
+  [[nodiscard]] std::shared_ptr<const Measured> measured();
   /// Until no plan is being made. Not to be called within an operator.
   void wait_for_plan();
 
@@ -134,9 +178,14 @@ class Pilot {
   void walk_along(std::shared_ptr<Script> script, Walk walk);
   /// The walk is at the start of a step. True if planning is to be launched.
   bool step_started();
+  [[nodiscard]] bool timing_due() const;
+  void stop_timing();
+  void show_step(bool runs);
   void take_over();
   void launch();
   void plan_in_background();
+  void make_plan_of(Script& script, const PilotDevice::Laps& laps);
+  void keep_measured(const PilotDevice::Laps& laps);
 
   Engine& engine_;
   PilotDevice& device_;
@@ -154,6 +203,7 @@ class Pilot {
   std::uint64_t joined_ = 0;      ///< at which of them walk_ began
   std::uint64_t diverged_ = 0;    ///< at which of them a walk last ended
   bool timing_ = false;           ///< the device counts laps
+  bool shown_ = false;            ///< the device has been told that a step runs under a plan
   int followed_ = 0;              ///< steps in a row under the plan of script_
   bool end_due_ = false;  ///< the step has ended; the plan's last directives are still to do
   struct {
@@ -168,8 +218,11 @@ class Pilot {
 
   std::thread planner_;
   std::atomic<bool> planner_done_{false};
-  std::shared_ptr<Script> original_;   ///< what is being planned
-  std::shared_ptr<Script> in_making_;  ///< the copy on which the planner works, alone
+  std::shared_ptr<const Measured> measured_;
+  Walk::Names timed_names_;           ///< of the step that was timed; the planner's
+  std::shared_ptr<Script> original_;  ///< what was timed, and is being planned
+  /// The copy on which the planner works, alone; null: it only looks at what was measured.
+  std::shared_ptr<Script> in_making_;
   std::string failure_;
 };
 

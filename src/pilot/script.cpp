@@ -107,7 +107,11 @@ void Walk::start_step() {
 void Walk::bind(TraceBlockId id, BlockUid uid, void* block) {
   bound_[id] = {uid, block};
   ids_[uid] = id;
+  // Of one that is carried into the next step, the name in the step that made it is kept.
+  if (names_) names_->try_emplace(uid, id);
 }
+
+Walk::Names Walk::take_names() { return std::exchange(names_, std::nullopt).value_or(Names{}); }
 
 bool Walk::differs(std::string why) {
   why_ = "operator " + std::to_string(position_) + " of " + std::to_string(script_->size()) + " (" +

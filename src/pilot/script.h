@@ -3,10 +3,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "plan/link.h"
 #include "plan/placement.h"
 #include "plan/search.h"
+#include "plan/timing.h"
 #include "steps/step_log.h"
 
 namespace lms {
@@ -27,10 +31,14 @@ struct Script {
   Bytes room = 0;          ///< bytes on the device that there were for it
   bool addresses = false;  ///< the placement is to be followed
   bool refined = false;    ///< planned with the times of steps that followed a plan
+  bool measured = false;   ///< a step under this plan has been timed since it was refined
+  LinkModel link;          ///< that the plan was made for
   /// directives of the moment before operator i: [starts[i], starts[i + 1]) of plan.directives
   std::vector<std::size_t> starts;
 
   [[nodiscard]] std::size_t size() const { return shape.operators.size(); }
+  /// `predicted` again, with when everything happens.
+  [[nodiscard]] PlanTiming timeline() const { return time_plan(shape.trace, plan, link, true); }
   /// Fills `starts` and sets `planned`.
   void finish();
 };
@@ -74,6 +82,13 @@ class Walk {
   /// An arrival of the plan has been begun.
   void set_home(TraceBlockId id, Bytes address) { home_[id] = address; }
 
+  /// Which of the device's blocks was which of the trace's.
+  using Names = std::unordered_map<BlockUid, TraceBlockId>;
+  /// From now on, until taken, the names of all blocks of this step are kept, of those that die in
+  /// it as well. To be called at its start.
+  void keep_names() { names_ = ids_; }
+  [[nodiscard]] Names take_names();
+
   /// A walk of `other` at the same place, if the operators so far were alike there.
   [[nodiscard]] std::optional<Walk> change_to(const Script& other) const;
 
@@ -85,7 +100,8 @@ class Walk {
   const Script* script_;
   std::vector<Bound> bound_;
   std::vector<Bytes> home_;
-  std::unordered_map<BlockUid, TraceBlockId> ids_;
+  Names ids_;
+  std::optional<Names> names_;         ///< kept, of this step
   std::vector<BlockUid> temporaries_;  ///< of the operator at position_
   std::size_t position_ = 0;
   std::size_t touches_ = 0;      ///< of the operator at position_

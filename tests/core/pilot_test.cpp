@@ -2,24 +2,51 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
+#include "figures/timeline.h"
 #include "sim/device.h"
 
 namespace lms {
 namespace {
 
-/// A device whose laps take one millisecond each, and that places blocks itself.
+/// A device that takes times from the simulation's clock, and places blocks itself.
 class PlainDevice final : public PilotDevice {
  public:
-  explicit PlainDevice(Bytes limit) : limit_(limit) {}
+  PlainDevice(Bytes limit, SimDevice& sim) : limit_(limit), sim_(sim) {}
 
-  void start_laps() override { laps_ = 0; }
-  void lap() override { ++laps_; }
-  std::vector<double> finish_laps() override {
-    return std::vector<double>(static_cast<std::size_t>(laps_), 1.0);
+  void start_laps() override {
+    ++timed;
+    copies_.clear();
+    ends_ = {now()};
+    running_ = true;
   }
+  void lap() override { ends_.push_back(now()); }
+  Laps finish_laps() override {
+    Laps laps;
+    for (std::size_t i = 1; i < ends_.size(); ++i) {
+      const double waited = ends_[i].stalled - ends_[i - 1].stalled;
+      laps.operators.push_back({.begin_ms = ends_[i - 1].ms + waited - ends_[0].ms,
+                                .end_ms = ends_[i].ms - ends_[0].ms,
+                                .waited_ms = waited});
+    }
+    laps.copies = copies_;
+    running_ = false;
+    return laps;
+  }
+  void drop_laps() override {
+    ++dropped;
+    running_ = false;
+  }
+  void show(Stage stage, bool begins) noexcept override { shown.emplace_back(stage, begins); }
+  /// A copy of as many bytes is under way.
+  void note_copy(const Block& block, bool out) {
+    if (running_) copies_.push_back({block.uid, block.size, out, now().ms, now().ms + 1});
+  }
+
   Room room() override {
     if (!refuses.empty()) throw Error(refuses);
     return {.arena = limit_, .addresses = false};
@@ -31,11 +58,23 @@ class PlainDevice final : public PilotDevice {
   void say(const std::string& line) override { said.push_back(line); }
 
   std::vector<std::string> said;
+  std::vector<std::pair<Stage, bool>> shown;
   std::string refuses;
+  int timed = 0;
+  int dropped = 0;
 
  private:
+  struct Moment {
+    double ms;
+    double stalled;
+  };
+  [[nodiscard]] Moment now() const { return {sim_.now_ms(), sim_.stalled_ms()}; }
+
   Bytes limit_;
-  int laps_ = 0;
+  SimDevice& sim_;
+  std::vector<Moment> ends_;
+  std::vector<MeasuredCopy> copies_;
+  bool running_ = false;
 };
 
 /// A training loop on a simulated device, with real bytes: a chain of layers, forward and back.
@@ -44,10 +83,13 @@ class Loop {
   static constexpr Bytes kBytes = 512;
 
   Loop(Bytes limit, int layers)
-      : sim_({}),
+      : sim_({.out_bytes_per_ms = kBytes, .in_bytes_per_ms = kBytes}),
         engine_({.limit = limit}, sim_, std::make_unique<LruPolicy>()),
-        device(limit),
+        device(limit, sim_),
         pilot(engine_, device) {
+    sim_.set_hooks({.mid_move = [this](SimBlock& block, Direction direction) {
+      device.note_copy(block, direction == Direction::kOut);
+    }});
     pilot.start({.limit = limit, .in_foreground = true, .search = {.rounds = 200}});
     pilot.wake();
     for (int i = 0; i < layers; ++i) weights_.push_back(&make(value_++));
@@ -133,6 +175,7 @@ class Loop {
   }
 
   void end() {
+    sim_.advance(1);
     {
       auto lock = engine_.lock();
       engine_.unpin(lock, uses_);
@@ -270,6 +313,100 @@ TEST(Pilot, MovesNoMoreThanNeededUnderAPlan) {
   for (int i = 0; i < 5; ++i) loop.step(8);
   const auto after = loop.stats();
   EXPECT_EQ(after.bytes_in - before.bytes_in, 5 * script->predicted.bytes_in);
+}
+
+Bytes bytes_copied(const Trace& trace, const MeasuredTimeline& timeline, bool out) {
+  Bytes bytes = 0;
+  for (const CopyTiming& copy : timeline.copies) {
+    if (copy.out == out) bytes += trace.blocks.at(copy.block).bytes;
+  }
+  return bytes;
+}
+
+TEST(Pilot, KeepsWhatAStepUnderThePlanWasLike) {
+  Loop loop(kTight, 8);
+  EXPECT_EQ(loop.pilot.measured(), nullptr);
+  for (int i = 0; i < 30; ++i) loop.step(8);
+  EXPECT_EQ(loop.device.timed, 3) << "to plan, to plan again, and to see what became of it";
+  EXPECT_EQ(loop.device.dropped, 0);
+  EXPECT_EQ(loop.pilot.stats().refined, 1);
+  const auto measured = loop.pilot.measured();
+  ASSERT_NE(measured, nullptr);
+  EXPECT_EQ(measured->script, loop.pilot.current()) << "the plan that is followed now";
+  const Trace& trace = measured->script->shape.trace;
+  const MeasuredTimeline& timeline = measured->timeline;
+  ASSERT_EQ(timeline.operators.size(), trace.operators.size());
+  for (const MeasuredOperator& op : timeline.operators) {
+    EXPECT_DOUBLE_EQ(op.end_ms - op.begin_ms, 1.0);
+  }
+
+  // Each copy is that of a block of the trace, and the plan's.
+  EXPECT_EQ(bytes_copied(trace, timeline, false), measured->script->predicted.bytes_in);
+  EXPECT_EQ(bytes_copied(trace, timeline, true), measured->script->predicted.bytes_out);
+  std::multiset<TraceBlockId> planned;
+  for (const Directive& directive : measured->script->plan.directives) {
+    if (directive.action == Action::kStartIn) planned.insert(directive.block);
+  }
+  std::multiset<TraceBlockId> came;
+  bool born = false;
+  for (const CopyTiming& copy : timeline.copies) {
+    if (!copy.out) came.insert(copy.block);
+    born = born || trace.blocks.at(copy.block).born_in_step;
+  }
+  EXPECT_EQ(came, planned);
+  EXPECT_TRUE(born) << "blocks that have died since are known by name as well";
+}
+
+TEST(Pilot, AMeasuredStepCanBeDrawnBesideItsPrediction) {
+  Loop loop(kTight, 8);
+  for (int i = 0; i < 30; ++i) loop.step(8);
+  const auto measured = loop.pilot.measured();
+  ASSERT_NE(measured, nullptr);
+  const Script& script = *measured->script;
+  const PlanTiming predicted = script.timeline();
+  EXPECT_DOUBLE_EQ(predicted.step_ms, script.predicted.step_ms);
+  EXPECT_EQ(predicted.operators.size(), script.size());
+  EXPECT_NO_THROW((void)chrome_trace(script.shape.trace, script.plan, predicted, script.budget,
+                                     &measured->timeline));
+  EXPECT_NO_THROW((void)timeline_svg(script.shape.trace, script.plan, predicted, script.budget,
+                                     "both", &measured->timeline));
+}
+
+TEST(Pilot, LapsOfAStepThatTurnsOutToBeAnotherAreDropped) {
+  int dropped = 0;
+  for (int before = 1; before <= 18; ++before) {
+    Loop loop(kTight, 8);
+    for (int i = 0; i < before; ++i) loop.step(8);
+    const int timed = loop.device.timed;
+    loop.step(8, /*extra=*/777);
+    EXPECT_EQ(loop.device.dropped, loop.device.timed - timed) << "after " << before << " steps";
+    dropped += loop.device.dropped;
+    for (int i = 0; i < 30; ++i) loop.step(8);
+    const auto measured = loop.pilot.measured();
+    ASSERT_NE(measured, nullptr) << "after " << before << " steps";
+    EXPECT_EQ(measured->script, loop.pilot.current()) << "after " << before << " steps";
+  }
+  EXPECT_GE(dropped, 3) << "each of the three times that a step is timed";
+}
+
+TEST(Pilot, ShowsWhatItDoesToProfilers) {
+  using Stage = PilotDevice::Stage;
+  Loop loop(kTight, 8);
+  for (int i = 0; i < 12; ++i) loop.step(8);
+  loop.step(8, /*extra=*/777);
+  loop.pilot.stop();
+  std::map<Stage, int> open;
+  std::map<Stage, int> begun;
+  for (const auto& [stage, begins] : loop.device.shown) {
+    open[stage] += begins ? 1 : -1;
+    begun[stage] += begins ? 1 : 0;
+    EXPECT_GE(open[stage], 0);
+    EXPECT_LE(open[stage], 1);
+  }
+  for (const auto& [stage, count] : open) EXPECT_EQ(count, 0) << static_cast<int>(stage);
+  EXPECT_GE(begun[Stage::kStep], loop.pilot.stats().steps);
+  EXPECT_GT(begun[Stage::kOrders], 0);
+  EXPECT_EQ(begun[Stage::kPlanning], loop.device.timed);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "adapters/torch/cuda/lap_timer.h"
 #include "adapters/torch/device_manager.h"
 #include "cuda/lane.h"
+#include "cuda/profiler.h"
 
 namespace lms::torch {
 
@@ -94,10 +95,13 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   [[nodiscard]] Bytes in_use() const override;
   // PilotDevice
   void start_laps() override;
+  void begin_lap() override;
   void lap() override;
-  std::vector<double> finish_laps() override;
+  Laps finish_laps() override;
+  void drop_laps() override;
   Room room() override;
   LinkModel link() override;
+  void show(Stage stage, bool begins) noexcept override;
   void say(const std::string& line) override;
 
   /// The memory fraction that makes PyTorch's allocator keep to `limit`.
@@ -112,8 +116,10 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   // Copies
   /// The out lane waits for everybody who has used the block, and everybody for its arrival.
   void prepare_copy_out(CudaBlock& block, const void* data);
-  cuda::EventPtr copy_out(void* to, const void* from, Bytes bytes);
-  cuda::EventPtr copy_in(void* to, const void* from, Bytes bytes);
+  cuda::EventPtr copy_out(const CudaBlock& block, const HostSlot& to, const void* from);
+  cuda::EventPtr copy_in(const CudaBlock& block, void* to);
+  /// Bytes of the arena that a plan's budget counts.
+  [[nodiscard]] Bytes used_by_plan() const;
   /// `stream` goes on only after `event`; timed where laps are.
   void wait_on(cudaStream_t stream, const cuda::EventPtr& event);
 
@@ -147,7 +153,10 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::atomic<bool> has_main_stream_{false};
   std::atomic<std::int64_t> since_look_{0};  ///< operators since native memory was looked at
   LapTimer laps_;
-  std::atomic<Bytes> failed_{0};  ///< bytes that were last asked of the arena in vain
+  std::atomic<Bytes> used_beside_{0};  ///< bytes of the arena below its window, when laps began
+  LinkModel link_;                     ///< the planning thread's
+  cuda::RangeId step_range_ = 0;       ///< guarded by the pilot's lock
+  std::atomic<Bytes> failed_{0};       ///< bytes that were last asked of the arena in vain
   double fraction_before_ = 1.0;
   /// The limit was given, not found: then it is kept even where the device has more.
   std::atomic<bool> strict_{true};

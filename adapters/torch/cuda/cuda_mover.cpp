@@ -55,6 +55,7 @@ void CudaManager::delete_in_arena(void* data) {
       manager->engine_.remove(lock, *stay->block);
     }
   }
+  manager->laps_.note(manager->used_by_plan());
   manager->arena_->give(data);
   manager->pilot_.released(stay->uid);
   if (manager->on() || manager->arena_->used() > 0) return;
@@ -88,7 +89,9 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   auto storage = block.storage.lock();
   if (!storage || !holds(*storage, block)) return std::nullopt;
   void* const data = storage->_mutable_data_ptr_no_checks().get();
-  begin_pressure();
+  const cuda::ScopedRange range(clean ? "evict, clean" : "evict", block.size);
+  mark_pressed();
+  pilot_.wake();
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   Bytes copied = 0;
@@ -105,7 +108,7 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
     HostSlot slot = host_->acquire(block.size);
     host_allocated_ += round_up(block.size, HostArena::kAlignment);
     prepare_copy_out(block, data);
-    block.copied_out = block.slot_used = copy_out(slot.data(), data, block.size);
+    block.copied_out = block.slot_used = copy_out(block, slot, data);
     for (cudaStream_t stream : block.streams) wait_on(stream, block.copied_out);
     block.slot = std::move(slot);
     copied = block.size;
@@ -122,12 +125,13 @@ std::optional<Bytes> CudaManager::copy_below(Block& base) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage || !holds(*storage, block) || (in_pool() && capturing())) return std::nullopt;
+  const cuda::ScopedRange range("copy out", block.size);
   const c10::cuda::CUDAGuard guard(device_.index());
   HostSlot slot = host_->acquire(block.size);
   host_allocated_ += round_up(block.size, HostArena::kAlignment);
   const void* data = storage->_mutable_data_ptr_no_checks().get();
   prepare_copy_out(block, data);
-  block.copied_out = block.slot_used = copy_out(slot.data(), data, block.size);
+  block.copied_out = block.slot_used = copy_out(block, slot, data);
   block.being_copied = block.copied_out;
   if (block.slot) block.slot.release(block.last_copy());
   block.slot = std::move(slot);
@@ -147,6 +151,7 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
                 " that is not on the device and does not fit there; raise the limit, or free "
                 "memory before the capture");
   }
+  const cuda::ScopedRange range(ahead ? "page in, ahead" : "page in", block.size);
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
@@ -164,7 +169,7 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   }
   in_->wait_for(Event::record(index, current));
   in_->wait_for(block.copied_out);
-  block.copied_in = block.slot_used = copy_in(fresh.get(), block.slot.data(), block.size);
+  block.copied_in = block.slot_used = copy_in(block, fresh.get());
   if (ahead) {
     block.streams.clear();
     if (block.place != nullptr) arena_->set_arriving(block.place, block.copied_in);

@@ -8,10 +8,12 @@
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/registry.h"
+#include "cuda/profiler.h"
 
 namespace lms::torch {
 
 void CudaManager::begin_pressure() {
+  cuda::mark("reclaim");
   mark_pressed();
   pilot_.wake();
 }
@@ -20,25 +22,35 @@ void CudaManager::wait_on(cudaStream_t stream, const cuda::EventPtr& event) {
   laps_.wait(stream, *event);
 }
 
-cuda::EventPtr CudaManager::copy_out(void* to, const void* from, Bytes bytes) {
-  return out_->copy(to, from, bytes);
+cuda::EventPtr CudaManager::copy_out(const CudaBlock& block, const HostSlot& to, const void* from) {
+  return laps_.copy(*out_, /*out=*/true, block.uid, to.data(), from, block.size);
 }
 
-cuda::EventPtr CudaManager::copy_in(void* to, const void* from, Bytes bytes) {
-  return in_->copy(to, from, bytes);
+cuda::EventPtr CudaManager::copy_in(const CudaBlock& block, void* to) {
+  return laps_.copy(*in_, /*out=*/false, block.uid, to, block.slot.data(), block.size);
 }
+
+Bytes CudaManager::used_by_plan() const { return arena_ ? arena_->used() - used_beside_ : -1; }
 
 void CudaManager::start_laps() {
   const c10::cuda::CUDAGuard guard(device_.index());
+  if (arena_) used_beside_ = arena_->used() - (arena_->room() - arena_->free());
   laps_.start(main_stream_);
 }
 
-void CudaManager::lap() { laps_.lap(); }
+void CudaManager::begin_lap() { laps_.begin_lap(used_by_plan()); }
 
-std::vector<double> CudaManager::finish_laps() {
+void CudaManager::lap() { laps_.lap(used_by_plan()); }
+
+PilotDevice::Laps CudaManager::finish_laps() {
   const c10::cuda::CUDAGuard guard(device_.index());
-  return laps_.finish();
+  Laps laps = laps_.finish();
+  // What this step does not tell, the one before has told, perhaps.
+  link_ = measured_link(laps.copies, link_);
+  return laps;
 }
+
+void CudaManager::drop_laps() { laps_.drop(); }
 
 PilotDevice::Room CudaManager::room() {
   if (!arena_) throw Error("this device cannot map memory to addresses");
@@ -55,7 +67,25 @@ PilotDevice::Room CudaManager::room() {
   return {.arena = arena_->room(), .addresses = true};
 }
 
-LinkModel CudaManager::link() { return {}; }
+LinkModel CudaManager::link() { return link_; }
+
+void CudaManager::show(Stage stage, bool begins) noexcept {
+  switch (stage) {
+    case Stage::kStep:
+      if (begins) {
+        step_range_ = cuda::start_range("planned step");
+      } else {
+        cuda::end_range(step_range_);
+      }
+      break;
+    case Stage::kOrders:
+      begins ? cuda::push_range("orders of the plan") : cuda::pop_range();
+      break;
+    case Stage::kPlanning:
+      begins ? cuda::push_range("planning") : cuda::pop_range();
+      break;
+  }
+}
 
 void CudaManager::say(const std::string& line) {
   std::fprintf(stderr, "LMS (%s): %s\n", device_.str().c_str(), line.c_str());

@@ -3,16 +3,24 @@
 #include <algorithm>
 
 namespace lms::torch {
+namespace {
 
 using Guard = std::lock_guard<std::mutex>;
 
-LapTimer::~LapTimer() {
-  for (auto* list : {&free_, &laps_}) {
-    for (cudaEvent_t event : *list) (void)cudaEventDestroy(event);
-  }
+double between(cudaEvent_t begin, cudaEvent_t end) {
+  float elapsed = 0;
+  cuda::check(cudaEventElapsedTime(&elapsed, begin, end), "cudaEventElapsedTime");
+  return static_cast<double>(elapsed);
 }
 
-cudaEvent_t LapTimer::mark() {
+}  // namespace
+
+LapTimer::~LapTimer() {
+  clear();
+  for (cudaEvent_t event : free_) (void)cudaEventDestroy(event);
+}
+
+cudaEvent_t LapTimer::mark(cudaStream_t stream) {
   cudaEvent_t event = nullptr;
   if (free_.empty()) {
     cuda::check(cudaEventCreate(&event), "cudaEventCreate");
@@ -20,25 +28,48 @@ cudaEvent_t LapTimer::mark() {
     event = free_.back();
     free_.pop_back();
   }
-  cuda::check(cudaEventRecord(event, stream_), "cudaEventRecord");
+  cuda::check(cudaEventRecord(event, stream), "cudaEventRecord");
   return event;
+}
+
+void LapTimer::clear() {
+  free_.insert(free_.end(), laps_.begin(), laps_.end());
+  for (const Wait& wait : waits_) free_.insert(free_.end(), {wait.begin, wait.end});
+  for (const Copy& copy : copies_) free_.insert(free_.end(), {copy.begin, copy.end});
+  laps_.clear();
+  most_.clear();
+  waits_.clear();
+  copies_.clear();
 }
 
 void LapTimer::start(cudaStream_t stream) {
   const Guard guard(mutex_);
-  free_.insert(free_.end(), laps_.begin(), laps_.end());
-  for (const Wait& wait : waits_) free_.insert(free_.end(), {wait.begin, wait.end});
-  laps_.clear();
-  waits_.clear();
+  clear();
   stream_ = stream;
-  laps_.push_back(mark());
+  most_now_ = 0;
+  laps_.push_back(mark(stream_));
   running_ = true;
 }
 
-void LapTimer::lap() {
+void LapTimer::begin_lap(Bytes device) {
   if (!running()) return;
   const Guard guard(mutex_);
-  if (running()) laps_.push_back(mark());
+  most_now_ = device;
+}
+
+void LapTimer::lap(Bytes device) {
+  if (!running()) return;
+  const Guard guard(mutex_);
+  if (!running()) return;
+  laps_.push_back(mark(stream_));
+  most_.push_back(std::max(most_now_, device));
+  most_now_ = device;
+}
+
+void LapTimer::note(Bytes device) {
+  if (!running()) return;
+  const Guard guard(mutex_);
+  most_now_ = std::max(most_now_, device);
 }
 
 void LapTimer::wait(cudaStream_t stream, const cuda::Event& event) {
@@ -51,28 +82,56 @@ void LapTimer::wait(cudaStream_t stream, const cuda::Event& event) {
     event.block(stream);
     return;
   }
-  const cudaEvent_t begin = mark();
+  const cudaEvent_t begin = mark(stream_);
   event.block(stream);
-  waits_.push_back({laps_.size(), begin, mark()});
+  waits_.push_back({laps_.size(), begin, mark(stream_)});
 }
 
-std::vector<double> LapTimer::finish() {
+cuda::EventPtr LapTimer::copy(cuda::Lane& lane, bool out, BlockUid uid, void* to, const void* from,
+                              Bytes bytes) {
+  if (!running()) return lane.copy(to, from, bytes);
+  const Guard guard(mutex_);
+  if (!running()) return lane.copy(to, from, bytes);
+  const cudaEvent_t begin = mark(lane.stream());
+  auto done = lane.copy(to, from, bytes);
+  copies_.push_back(
+      {laps_.size(), {.uid = uid, .bytes = bytes, .out = out}, begin, mark(lane.stream())});
+  return done;
+}
+
+PilotDevice::Laps LapTimer::finish() {
   const Guard guard(mutex_);
   running_ = false;
-  std::vector<double> ms;
-  if (laps_.empty()) return ms;
+  PilotDevice::Laps result;
+  if (laps_.empty()) return result;
   cuda::check(cudaEventSynchronize(laps_.back()), "cudaEventSynchronize");
-  const auto between = [](cudaEvent_t begin, cudaEvent_t end) {
-    float elapsed = 0;
-    cuda::check(cudaEventElapsedTime(&elapsed, begin, end), "cudaEventElapsedTime");
-    return static_cast<double>(elapsed);
-  };
-  for (std::size_t i = 1; i < laps_.size(); ++i) ms.push_back(between(laps_[i - 1], laps_[i]));
+  std::vector<double> waited(laps_.size(), 0.0);
   for (const Wait& wait : waits_) {
-    if (wait.lap - 1 < ms.size()) ms[wait.lap - 1] -= between(wait.begin, wait.end);
+    if (wait.lap < laps_.size()) waited[wait.lap] += between(wait.begin, wait.end);
   }
-  for (double& lap : ms) lap = std::max(lap, 0.0);
-  return ms;
+  for (std::size_t i = 1; i < laps_.size(); ++i) {
+    const double end = between(laps_.front(), laps_[i]);
+    const double whole = between(laps_[i - 1], laps_[i]);
+    const double stood = std::clamp(waited[i], 0.0, whole);
+    result.operators.push_back({.begin_ms = end - (whole - stood),
+                                .end_ms = end,
+                                .device = most_[i - 1],
+                                .waited_ms = stood});
+  }
+  for (Copy& copy : copies_) {
+    if (copy.lap >= laps_.size()) continue;  // the next step's
+    cuda::check(cudaEventSynchronize(copy.end), "cudaEventSynchronize");
+    copy.copy.begin_ms = between(laps_.front(), copy.begin);
+    copy.copy.end_ms = copy.copy.begin_ms + between(copy.begin, copy.end);
+    result.copies.push_back(copy.copy);
+  }
+  return result;
+}
+
+void LapTimer::drop() {
+  const Guard guard(mutex_);
+  running_ = false;
+  clear();
 }
 
 }  // namespace lms::torch
