@@ -11,6 +11,8 @@
 #include "adapters/torch/errors.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
+#include "figures/timeline.h"
+#include "trace/gz_file.h"
 #include "trace/trace_io.h"
 
 namespace lms::torch {
@@ -76,6 +78,41 @@ void save_trace(const std::string& path, const std::string& device) {
     }
     throw Error("LMS: no step is known yet on " + (device.empty() ? "any device" : device) +
                 "; steps are learnt once blocks have had to leave the device");
+  });
+}
+
+namespace {
+
+void draw(const std::string& path, const std::string& device, const Script& script,
+          const MeasuredTimeline* measured) {
+  const Trace& trace = script.shape.trace;
+  const PlanTiming predicted = script.timeline();
+  const std::string title = device + ": a step in " + format_bytes(script.budget);
+  lms::write_gz_file(
+      path, path.ends_with(".svg")
+                ? timeline_svg(trace, script.plan, predicted, script.budget, title, measured)
+                : chrome_trace(trace, script.plan, predicted, script.budget, measured));
+}
+
+}  // namespace
+
+void save_timeline(const std::string& path, const std::string& device) {
+  guarded([&] {
+    for (DeviceManager* manager : managers_of(device, false)) {
+      const std::string name = manager->device().str();
+      if (const auto measured = manager->pilot().measured()) {
+        draw(path, name, *measured->script, &measured->timeline);
+        return;
+      }
+      const auto script = manager->pilot().current();
+      if (!script || !script->planned) continue;
+      draw(path, name, *script, nullptr);
+      return;
+    }
+    throw Error("LMS: no step has been planned yet on " + (device.empty() ? "any device" : device) +
+                ", so there is nothing to draw; it takes a loop whose blocks have to leave the "
+                "device (a limit below its peak), plans that are not off, and some ten steps: then "
+                "wait_for_plan(), and some steps more to have one measured");
   });
 }
 

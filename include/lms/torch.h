@@ -82,6 +82,12 @@ void wait_for_plan(const std::string& device = "");
 /// no step is known.
 void save_trace(const std::string& path, const std::string& device = "");
 
+/// The planned step of a device ("": the first that has one) is drawn to `path`: as a still picture
+/// if it ends in .svg, else as a Chrome trace for Perfetto (gzip if it ends in .gz). Beside the
+/// prediction stands what was measured, of the same plan, if a step has been timed under a plan.
+/// Throws c10::Error if no plan has been made.
+void save_timeline(const std::string& path, const std::string& device = "");
+
 /// Evicts everything that no operator uses. Returns the bytes that left the device. With a named
 /// device, that device must be managed.
 std::int64_t reclaim_inactive(const std::string& device = "");

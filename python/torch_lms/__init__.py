@@ -35,6 +35,7 @@ __all__ = [
     "memory_summary",
     "reclaim_inactive",
     "reset_peak_memory_stats",
+    "save_timeline",
     "save_trace",
     "step",
     "wait_for_plan",
@@ -323,6 +324,14 @@ def save_trace(path: str, device: Device = None) -> None:
     """Writes the step that was learnt to a file (JSON; gzip if the name ends in ``.gz``), for
     ``lms plan`` and for reports. RuntimeError if no step is known yet."""
     _library.ops().save_trace(str(path), _require(device))
+
+
+def save_timeline(path: str, device: Device = None) -> None:
+    """Draws the planned step to a file: a still picture if the name ends in ``.svg``, else a Chrome
+    trace for Perfetto (gzip if it ends in ``.gz``). It shows what was predicted and, once a step
+    has been timed under a plan (a few steps after it was made), beside it what was measured.
+    RuntimeError if no step has been planned yet."""
+    _library.ops().save_timeline(str(path), _require(device))
 
 
 def reclaim_inactive(device: Device = None) -> int:
