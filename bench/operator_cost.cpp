@@ -164,8 +164,9 @@ class Modes {
       tracked.push_back(halves.second);
       timed.push_back(loop.step().first);
       loop.step();
-      if (stat("plan.planned") != 1)
+      if (stat("plan.planned") != 1) {
         throw Error("the step after the one that was found is not timed");
+      }
     }
     add("tracking", base).samples = std::move(tracked);
     add("timing", base).samples = std::move(timed);

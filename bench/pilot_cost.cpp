@@ -13,7 +13,7 @@ constexpr int kLayers = 200;
 constexpr int kOperators = 2 * kLayers;
 constexpr Bytes kBytes = 4096;
 /// All weights and all activations, which live at once in the middle of the step.
-constexpr Bytes kNeeded = 2 * kLayers * kBytes;
+constexpr Bytes kNeeded = kOperators * kBytes;
 constexpr int kMostSteps = 60;
 
 /// A device on which laps take no time.
