@@ -21,9 +21,10 @@ class PilotDevice {
   virtual ~PilotDevice() = default;
 
   /// Times operators: laps are counted from 0, each from the one before (the first from start) to
-  /// what is queued now. Called with the pilot's lock held.
+  /// what is queued now. start_laps() and lap() are called with the pilot's lock held.
   virtual void start_laps() = 0;
-  /// What there was to do before the lap's operator has been queued.
+  /// What there was to do before the lap's operator has been queued: what lies on the device from
+  /// now on is the operator's.
   virtual void begin_lap() {}
   virtual void lap() = 0;
 

@@ -136,8 +136,9 @@ bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
   if (touches_ >= op.touches.size()) return differs("uses more tensors");
   const auto& expected = op.touches[touches_];
   const auto id = static_cast<TraceBlockId>(expected.block);
-  if (script_->shape.trace.blocks[id].bytes != bytes)
+  if (script_->shape.trace.blocks[id].bytes != bytes) {
     return differs("has a tensor of another size");
+  }
   if (expected.writes != writes) return differs("writes another tensor");
   Bound& bound = bound_[id];
   if (bound.uid == 0) {
@@ -210,8 +211,9 @@ Bytes Walk::home(BlockUid uid) const {
 }
 
 std::optional<Walk> Walk::change_to(const Script& other) const {
-  if (&other == script_ || other.size() <= position_ || position_ >= script_->size())
+  if (&other == script_ || other.size() <= position_ || position_ >= script_->size()) {
     return std::nullopt;
+  }
   if (!same_beginning(script_->shape, other.shape, position_)) return std::nullopt;
   if (!same_start_of_operator(script_->shape, other.shape, position_, touches_, allocations_)) {
     return std::nullopt;

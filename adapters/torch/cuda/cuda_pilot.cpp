@@ -19,6 +19,11 @@ void CudaManager::begin_pressure() {
 }
 
 void CudaManager::wait_on(cudaStream_t stream, const cuda::EventPtr& event) {
+  if (!laps_.running()) {
+    event->block(stream);
+    return;
+  }
+  const c10::cuda::CUDAGuard guard(device_.index());  // events for times are its own
   laps_.wait(stream, *event);
 }
 
@@ -40,7 +45,10 @@ void CudaManager::start_laps() {
 
 void CudaManager::begin_lap() { laps_.begin_lap(used_by_plan()); }
 
-void CudaManager::lap() { laps_.lap(used_by_plan()); }
+void CudaManager::lap() {
+  const c10::cuda::CUDAGuard guard(device_.index());
+  laps_.lap(used_by_plan());
+}
 
 PilotDevice::Laps CudaManager::finish_laps() {
   const c10::cuda::CUDAGuard guard(device_.index());
