@@ -117,6 +117,17 @@ TEST_F(Figures, ChromeTraceShowsTheMeasuredBesideThePredicted) {
   EXPECT_TRUE(on_thread(spans, 3).empty());
 }
 
+TEST_F(Figures, WaitsThatWereMeasuredAreShownBeforeTheirOperator) {
+  measured_.operators[1].waited_ms = 0.25;
+  const double begin_ms = measured_.operators[1].begin_ms;
+  const Json document = Json::parse(chrome_trace(trace_, plan_, timing_, kBudget, &measured_));
+  const auto compute = on_thread(events(document, 2, "X"), 1);
+  ASSERT_EQ(compute.size(), 5U);
+  EXPECT_EQ(compute[1].at("cat"), "wait");
+  EXPECT_EQ(compute[1].at("ts"), (begin_ms - 0.25) * 1e3);
+  EXPECT_EQ(compute[1].at("dur"), 250);
+}
+
 TEST_F(Figures, ChromeTraceMarksDropsAndRecomputations) {
   plan_.directives = {{1, Action::kDrop, 0}, {4, Action::kRematerialise, 0}};
   const Json document = Json::parse(chrome_trace(trace_, plan_, timing_, kBudget));
