@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,8 @@ namespace lms {
 
 /// "No address": of directives that take no memory.
 inline constexpr Bytes kNoAddress = -1;
+/// Addresses from here on are no addresses: kScattered + i is entry i of Placement::scattered.
+inline constexpr Bytes kScattered = Bytes{1} << 56;
 
 /// Addresses in one arena, from 0, for everything that a planned step has on the device.
 struct Placement {
@@ -27,6 +30,13 @@ struct Placement {
   /// (or the allocation) of the new block, which then gets that of `at_start`. Both are free of
   /// others throughout the step.
   std::vector<TraceBlockId> taking_turns;
+  Bytes page = 0;  ///< of `scattered`; 0 if there are none
+  /// Memory in pieces: the pages (page n is [n * page, (n + 1) * page)) that lie behind the bytes
+  /// of a stay, in their order. Of the last one a part may be unused.
+  std::vector<std::vector<std::uint32_t>> scattered;
+  /// Blocks of `at_start` that a step leaves somewhere else: before anything happens in the next,
+  /// each is moved to its address of `at_start`, in this order.
+  std::vector<TraceBlockId> moved;
   Bytes bytes = 0;        ///< end of the highest address in use: what the arena must hold
   Bytes lower_bound = 0;  ///< most bytes in use at one moment: no placement can need less
 };
@@ -46,6 +56,17 @@ struct Placement {
 /// most, less when nothing better is possible. The plan must satisfy verify_plan (under a budget
 /// that does not matter here).
 Placement place(const Trace& trace, const Plan& plan, Bytes alignment = 512, double seconds = 1);
+
+/// Where several addresses can stand for the same memory.
+struct Pages {
+  Bytes room = 0;  ///< what everything should fit into
+  Bytes page = 0;  ///< memory can be put behind addresses in pieces of this; 0: it cannot
+};
+
+/// The same; but what does not fit into the room in one piece each is scattered over its pages. If
+/// it does not fit even so, the result is that of place() without.
+Placement place(const Trace& trace, const Plan& plan, Bytes alignment, double seconds,
+                const Pages& pages);
 
 /// Everything that is wrong with a placement (overlaps in address and time, moves between steps, a
 /// missing address, a lower bound that is none), a sentence each. Independent of place(): carries

@@ -1,6 +1,7 @@
 #include "plan/placement_stays.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lms {
 
@@ -64,6 +65,8 @@ void Stays::operate(const TraceOperator& op) {
   }
   const auto moments = static_cast<std::int32_t>(std::max<std::size_t>(1, count));
   if (op.temporaries.empty() && op.workspace > 0) {
+    whole_.resize(rectangles_.size() + 1);
+    whole_.back() = true;
     take(op.workspace, now_);
     rectangles_.back().length = moments;
   }
@@ -80,6 +83,8 @@ void Stays::go_round() {
     give(id);
   }
   most_at_once_ = lms::most_at_once(rectangles_, now_);
+  whole_.resize(rectangles_.size());
+  early_.assign(blocks_.size(), kNone);
   for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
     const Index first = blocks_[id].at_start;
     if (first == kNone) continue;
@@ -98,6 +103,7 @@ void Stays::go_round() {
     late.size = std::max(late.size, early.size);
     early.length = 0;
     at_start_[id] = before;
+    early_[id] = first;
   }
 }
 
@@ -115,6 +121,47 @@ Placement Stays::placement() const {
     if (at_start_[id] != kNone) result.at_start.emplace_back(id, address(at_start_[id]));
   }
   result.taking_turns = taking_turns_;
+  result.lower_bound = most_at_once_;
+  return result;
+}
+
+/// Gives a rectangle its pages, as an address if they are neighbours.
+void Stays::share(Placement& result, Index index, const std::vector<std::uint32_t>& pages) {
+  Rectangle& rectangle = rectangles_[index];
+  result.bytes = std::max(result.bytes, (Bytes{pages.back()} + 1) * result.page);
+  if (pages.back() - pages.front() + 1 == pages.size()) {
+    rectangle.address = pages.front() * result.page;
+    return;
+  }
+  rectangle.address = kScattered + static_cast<Bytes>(result.scattered.size());
+  result.scattered.push_back(pages);
+}
+
+Placement Stays::placement(const Scattering& scattering, Bytes page) {
+  Placement pieces;
+  pieces.page = page;
+  for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
+    if (early_[id] == kNone || scattering.before_moving[at_start_[id]].empty()) continue;
+    // Two stays again, with a move from the later to the earlier.
+    const Index late = std::exchange(at_start_[id], early_[id]);
+    share(pieces, early_[id], scattering.pages[late]);
+    share(pieces, late, scattering.before_moving[late]);
+    pieces.moved.push_back(id);
+  }
+  for (Index index = 0; index < rectangles_.size(); ++index) {
+    const Rectangle& rectangle = rectangles_[index];
+    if (!scattering.before_moving[index].empty() || rectangle.length == 0) continue;
+    if (!scattering.pages[index].empty()) {
+      share(pieces, index, scattering.pages[index]);
+    } else {
+      pieces.bytes = std::max(pieces.bytes, rectangle.address + rectangle.size);
+    }
+  }
+  Placement result = placement();
+  result.page = page;
+  result.scattered = std::move(pieces.scattered);
+  result.moved = std::move(pieces.moved);
+  result.bytes = pieces.bytes;
   return result;
 }
 

@@ -6,6 +6,7 @@
 
 #include "plan/placement.h"
 #include "plan/placement_pack.h"
+#include "plan/placement_scatter.h"
 
 namespace lms {
 
@@ -21,8 +22,13 @@ class Stays {
   /// Most bytes in use at one moment.
   [[nodiscard]] Bytes most_at_once() const { return most_at_once_; }
 
-  /// The placement, with the rectangles' addresses, and without its sums.
+  /// By rectangle: it needs one stretch of addresses.
+  [[nodiscard]] const std::vector<bool>& whole() const { return whole_; }
+
+  /// The placement, with the rectangles' addresses, but without the end of the highest.
   [[nodiscard]] Placement placement() const;
+  /// The placement, with its rectangles where they are in one piece, and on their pages.
+  [[nodiscard]] Placement placement(const Scattering& scattering, Bytes page);
 
  private:
   using Index = std::size_t;
@@ -39,6 +45,7 @@ class Stays {
   void obey(const Directive& directive);
   void operate(const TraceOperator& op);
   void go_round();
+  void share(Placement& result, Index index, const std::vector<std::uint32_t>& pages);
 
   const Trace& trace_;
   Bytes alignment_;
@@ -48,6 +55,9 @@ class Stays {
   std::vector<std::vector<Index>> allocations_;
   std::vector<Index> arrivals_;
   std::vector<Index> at_start_;  // by block
+  std::vector<bool> whole_;
+  /// By block that has two stays joined over the end of the step: the one with which it begins.
+  std::vector<Index> early_;
   std::vector<TraceBlockId> taking_turns_;
   Bytes most_at_once_ = 0;
 };

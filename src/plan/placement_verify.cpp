@@ -108,6 +108,7 @@ class PlacementVerifier {
   /// What the step that ends has left is what the next one begins with.
   void go_round() {
     now_ = 0;
+    move();
     std::vector<Bytes> next(where_.size(), kNoAddress);
     for (TraceBlockId id = 0; id < where_.size(); ++id) {
       if (trace_.blocks[id].born_in_step) continue;
@@ -121,11 +122,42 @@ class PlacementVerifier {
                    std::to_string(first_[id]));
     }
     taken_.clear();
+    sizes_.clear();
     used_ = 0;
     where_.assign(where_.size(), kNoAddress);
     dead_.assign(dead_.size(), false);
     for (TraceBlockId id = 0; id < next.size(); ++id) {
       if (next[id] != kNoAddress) come(id, next[id]);
+    }
+  }
+
+  /// Both places of what moves between two steps are taken while it does. Nobody knows of what is
+  /// neither freed nor carried.
+  void move() {
+    if (placement_.moved.empty()) return;
+    std::vector<bool> goes_on(where_.size());
+    for (TraceBlockId id = 0; id < where_.size(); ++id) {
+      const TraceBlock& block = trace_.blocks[id];
+      if (block.carried_from != kNoBlock) {
+        goes_on[static_cast<std::size_t>(block.carried_from)] = true;
+      } else if (!block.born_in_step) {
+        goes_on[id] = true;
+      }
+    }
+    for (TraceBlockId id = 0; id < where_.size(); ++id) {
+      if (where_[id] != kNoAddress && !goes_on[id]) go(id);
+    }
+    for (const TraceBlockId id : placement_.moved) {
+      const std::int64_t carried = trace_.blocks[id].carried_from;
+      const std::size_t before = carried == kNoBlock ? id : static_cast<std::size_t>(carried);
+      if (where_[before] == kNoAddress) {
+        note(id, "is to move, but is not there");
+        continue;
+      }
+      const auto owner = static_cast<std::int64_t>(before);
+      if (!claim(first_[id], trace_.blocks[id].bytes, owner)) continue;
+      unclaim(where_[before], owner);
+      where_[before] = first_[id];
     }
   }
 
@@ -248,35 +280,70 @@ class PlacementVerifier {
   }
 
   void take(Bytes address, Bytes bytes, std::int64_t owner) {
+    if (!claim(address, bytes, owner)) return;
+    used_ += round_up(bytes, alignment_);
+    most_ = std::max(most_, used_);
+  }
+  void give(Bytes address, std::int64_t owner) { used_ -= unclaim(address, owner); }
+
+  /// The stretches of memory at an address: of what is scattered, its pages.
+  [[nodiscard]] std::vector<std::pair<Bytes, Bytes>> stretches(Bytes address, Bytes size) const {
+    if (address < kScattered) return {{address, size}};
+    std::vector<std::pair<Bytes, Bytes>> pages;
+    for (const std::uint32_t page : placement_.scattered[index_of(address)]) {
+      pages.emplace_back(page * placement_.page, placement_.page);
+    }
+    return pages;
+  }
+  static std::size_t index_of(Bytes address) {
+    return static_cast<std::size_t>(address - kScattered);
+  }
+
+  /// False, with a note, if it cannot be there.
+  bool claim(Bytes address, Bytes bytes, std::int64_t owner) {
+    const std::size_t notes = notes_.size();
     const Bytes size = round_up(bytes, alignment_);
     if (address < 0) {
       note(owner, "has no address");
-      return;
+    } else if (address < kScattered && address % alignment_ != 0) {
+      note(owner, "is not aligned: " + std::to_string(address));
+    } else if (address >= kScattered && !has_pages(address, size)) {
+      note(owner, "has other pages than it needs");
     }
-    if (address % alignment_ != 0) note(owner, "is not aligned: " + std::to_string(address));
-    if (address > placement_.bytes - size) note(owner, "lies beyond the end of the arena");
-    const auto next = taken_.lower_bound(address);
-    if (next != taken_.end() && next->first < address + size) {
-      note(owner, "overlaps " + name_of(next->second.owner));
-      return;
-    }
-    if (next != taken_.begin()) {
-      const auto& [begin, stretch] = *std::prev(next);
-      if (begin + stretch.size > address) {
-        note(owner, "overlaps " + name_of(stretch.owner));
-        return;
+    if (notes_.size() > notes) return false;
+    for (const auto& [begin, length] : stretches(address, size)) {
+      if (begin > placement_.bytes - length) note(owner, "lies beyond the end of the arena");
+      const auto next = taken_.lower_bound(begin);
+      if (next != taken_.end() && next->first < begin + length) {
+        note(owner, "overlaps " + name_of(next->second.owner));
+      } else if (next != taken_.begin() &&
+                 std::prev(next)->first + std::prev(next)->second.size > begin) {
+        note(owner, "overlaps " + name_of(std::prev(next)->second.owner));
+      } else {
+        taken_.emplace(begin, Stretch{length, owner});
       }
     }
-    taken_.emplace(address, Stretch{size, owner});
-    used_ += size;
-    most_ = std::max(most_, used_);
+    sizes_[{address, owner}] = size;
+    return notes_.size() == notes;
   }
-  /// What overlapped when it came is not there, and has been noted.
-  void give(Bytes address, std::int64_t owner) {
-    const auto stretch = taken_.find(address);
-    if (stretch == taken_.end() || stretch->second.owner != owner) return;
-    used_ -= stretch->second.size;
-    taken_.erase(stretch);
+  [[nodiscard]] bool has_pages(Bytes address, Bytes size) const {
+    const std::size_t index = index_of(address);
+    return placement_.page > 0 && index < placement_.scattered.size() &&
+           static_cast<Bytes>(placement_.scattered[index].size()) ==
+               round_up(size, placement_.page) / placement_.page;
+  }
+
+  /// The bytes that were there; what overlapped when it came is not there, and has been noted.
+  Bytes unclaim(Bytes address, std::int64_t owner) {
+    const auto known = sizes_.find({address, owner});
+    if (known == sizes_.end()) return 0;
+    const Bytes size = known->second;
+    sizes_.erase(known);
+    for (const auto& [begin, length] : stretches(address, size)) {
+      const auto stretch = taken_.find(begin);
+      if (stretch != taken_.end() && stretch->second.owner == owner) taken_.erase(stretch);
+    }
+    return size;
   }
 
   const Trace& trace_;
@@ -289,6 +356,7 @@ class PlacementVerifier {
   std::vector<bool> dead_;
   std::map<Source, Bytes> turned_;  // addresses that differ from the placement's in this step
   std::map<Bytes, Stretch> taken_;
+  std::map<std::pair<Bytes, std::int64_t>, Bytes> sizes_;  // of an owner's stay at an address
   std::vector<std::string> notes_;
   int step_ = 0;
   std::size_t now_ = 0;

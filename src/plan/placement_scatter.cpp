@@ -1,0 +1,183 @@
+#include "plan/placement_scatter.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <tuple>
+
+namespace lms {
+namespace {
+
+/// Of what is in one piece there is little.
+constexpr double kSecondsForPieces = 0.05;
+constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
+
+class Colouring {
+ public:
+  Colouring(const std::vector<Rectangle>& rectangles, std::int32_t period, Bytes page,
+            std::uint32_t first_page, std::uint32_t end_page)
+      : rectangles_(rectangles),
+        period_(period),
+        page_(page),
+        first_(first_page),
+        pages_(end_page - first_page),
+        moves_(rectangles.size()) {
+    result_.pages.resize(rectangles.size());
+    result_.before_moving.resize(rectangles.size());
+  }
+
+  std::optional<Scattering> run(const std::vector<std::uint32_t>& who) {
+    std::vector<std::uint32_t> staying;
+    for (const std::uint32_t i : who) {
+      if (end_of(i) > period_ || rectangles_[i].length >= period_) {
+        staying.push_back(i);
+      } else {
+        events_.push({rectangles_[i].begin, -rectangles_[i].length, i});
+      }
+    }
+    if (!seat(staying)) return std::nullopt;
+    while (!events_.empty()) {
+      const auto [begin, length, i] = events_.top();
+      events_.pop();
+      // What returns to other pages is there until it has moved.
+      const std::int32_t end = moves_[i] ? period_ + 1 : end_of(i);
+      auto& pages = moves_[i] ? result_.before_moving[i] : result_.pages[i];
+      if (!take(i, begin, end, pages)) return std::nullopt;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Page {
+    std::int32_t free_from = 0;
+    std::int32_t free_until = kNever;  ///< when its owner returns
+    std::uint32_t owner = kNobody;     ///< goes round, and is here when the step begins
+    std::uint32_t last = 0;            ///< which was the last here
+  };
+
+  [[nodiscard]] std::int32_t end_of(std::uint32_t i) const {
+    return rectangles_[i].begin + rectangles_[i].length;
+  }
+  [[nodiscard]] std::size_t count_of(std::uint32_t i) const {
+    return static_cast<std::size_t>((rectangles_[i].size + page_ - 1) / page_);
+  }
+
+  /// Those that are there when the step begins.
+  bool seat(const std::vector<std::uint32_t>& staying) {
+    std::size_t next = 0;
+    for (const std::uint32_t i : staying) {
+      const std::size_t end = next + count_of(i);
+      if (end > pages_.size()) return false;
+      const bool always = rectangles_[i].length >= period_;
+      for (; next < end; ++next) {
+        pages_[next] = {always ? kNever : end_of(i) - period_, always ? 0 : rectangles_[i].begin, i,
+                        i};
+        result_.pages[i].push_back(first_ + static_cast<std::uint32_t>(next));
+      }
+    }
+    return true;
+  }
+
+  bool take(std::uint32_t i, std::int32_t begin, std::int32_t end,
+            std::vector<std::uint32_t>& result) {
+    if (const std::size_t found = find(begin, end); found < count_of(i)) {
+      if (!turn_out(count_of(i) - found, begin, end)) return false;
+      (void)find(begin, end);
+    }
+    const auto needed = found_.begin() + static_cast<std::ptrdiff_t>(count_of(i));
+    // Pages that their owners want soon are of least use to others; those of one predecessor
+    // together, and neighbours, make for few pieces.
+    std::ranges::nth_element(found_, needed, {}, [this](std::uint32_t p) {
+      return std::tuple(pages_[p].free_until, -pages_[p].free_from, pages_[p].last, p);
+    });
+    found_.erase(needed, found_.end());
+    std::ranges::sort(found_);
+    for (const std::uint32_t p : found_) {
+      pages_[p].free_from = end;
+      pages_[p].last = i;
+      if (begin == 0) pages_[p].free_until = period_;  // not free while others move
+      result.push_back(first_ + p);
+    }
+    return true;
+  }
+
+  /// The pages that are free in [begin, end).
+  std::size_t find(std::int32_t begin, std::int32_t end) {
+    found_.clear();
+    for (std::uint32_t p = 0; p < pages_.size(); ++p) {
+      if (pages_[p].free_from <= begin && pages_[p].free_until >= end) found_.push_back(p);
+    }
+    return found_.size();
+  }
+
+  /// Has owners return elsewhere, so that `needed` more pages are free in [begin, end).
+  bool turn_out(std::size_t needed, std::int32_t begin, std::int32_t end) {
+    if (end > period_) return false;
+    // How many pages of each owner that would help.
+    std::vector<std::pair<std::uint32_t, std::size_t>> owners;
+    for (const Page& page : pages_) {
+      if (page.owner == kNobody || page.free_from > begin) continue;
+      if (page.free_until <= begin || page.free_until >= end) continue;  // is back, or no hindrance
+      if (owners.empty() || owners.back().first != page.owner) owners.emplace_back(page.owner, 0);
+      ++owners.back().second;
+    }
+    // Those that return last: by then others have gone.
+    std::ranges::stable_sort(owners, std::greater<>{},
+                             [this](const auto& owner) { return rectangles_[owner.first].begin; });
+    for (auto best = owners.begin(); needed > 0; ++best) {
+      if (best == owners.end()) return false;
+      const std::uint32_t owner = best->first;
+      needed -= std::min(needed, best->second);
+      moves_[owner] = true;
+      for (Page& page : pages_) {
+        if (page.owner == owner) page.free_until = period_;
+      }
+      events_.push({rectangles_[owner].begin, -rectangles_[owner].length, owner});
+    }
+    return true;
+  }
+
+  using Event = std::tuple<std::int32_t, std::int32_t, std::uint32_t>;  // begin, -length, who
+
+  const std::vector<Rectangle>& rectangles_;
+  std::int32_t period_;
+  Bytes page_;
+  std::uint32_t first_;
+  std::vector<Page> pages_;
+  std::vector<bool> moves_;  // by rectangle: returns elsewhere
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<std::uint32_t> found_;
+  Scattering result_;
+};
+
+}  // namespace
+
+std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
+                                  const std::vector<bool>& whole, std::int32_t period, Bytes room,
+                                  Bytes page) {
+  std::vector<std::uint32_t> who;
+  std::vector<std::uint32_t> in_one_piece;
+  std::vector<Rectangle> pieces;
+  for (std::uint32_t i = 0; i < rectangles.size(); ++i) {
+    if (rectangles[i].length == 0) continue;
+    if (whole[i] || rectangles[i].size < page) {
+      in_one_piece.push_back(i);
+      pieces.push_back(rectangles[i]);
+    } else {
+      who.push_back(i);
+    }
+  }
+  const Bytes below = pieces.empty() ? 0 : round_up(pack(pieces, period, kSecondsForPieces), page);
+  if (below > room) return std::nullopt;
+  auto result = Colouring(rectangles, period, page, static_cast<std::uint32_t>(below / page),
+                          static_cast<std::uint32_t>(room / page))
+                    .run(who);
+  if (!result) return result;
+  for (std::size_t k = 0; k < pieces.size(); ++k) {
+    rectangles[in_one_piece[k]].address = pieces[k].address;
+  }
+  return result;
+}
+
+}  // namespace lms

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "plan/placement_pack.h"
+
+namespace lms {
+
+/// Where rectangles lie that need not lie in one piece.
+struct Scattering {
+  /// By rectangle: the numbers of its pages, ascending; empty for what lies in one piece, at its
+  /// `address`.
+  std::vector<std::vector<std::uint32_t>> pages;
+  /// Of those that go round: elsewhere from their beginning to moment 0, where they move to
+  /// `pages`. By rectangle; empty for all others.
+  std::vector<std::vector<std::uint32_t>> before_moving;
+};
+
+/// Puts rectangles on pages of `page` bytes of [0, room), which memory of a device can be made of
+/// wherever they are: what is at most `room` at every moment nearly always fits. Those that are
+/// smaller than a page, and those that are `whole`, get addresses below all pages.
+///
+/// Interval colouring in the order of beginnings, each rectangle on the pages that are free for
+/// hardly longer than it needs. What goes round the end of the period keeps its pages for its
+/// return, until something that lasts beyond it has no other place: then it returns to other pages,
+/// and both count as taken at moment 0, where it moves. Nothing if there is no room even so.
+std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
+                                  const std::vector<bool>& whole, std::int32_t period, Bytes room,
+                                  Bytes page);
+
+}  // namespace lms
