@@ -8,7 +8,7 @@ PYTHON=$(command -v "$PYTHON")
 "$PYTHON" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
   die "$PYTHON has no PyTorch that sees a GPU; name another: PYTHON=... make ..."
 export PYTHONPATH="$ROOT/python${PYTHONPATH:+:$PYTHONPATH}"
-if ! "$PYTHON" -c 'import pytest, expecttest' 2>/dev/null; then export PYTHONPATH="$PYTHONPATH:$ROOT/.vendor/python"; fi
+if ! "$PYTHON" -c 'import pytest, xdist, expecttest' 2>/dev/null; then export PYTHONPATH="$PYTHONPATH:$ROOT/.vendor/python"; fi
 export LMS_LIBRARY="$ROOT/build-gpu/lib/liblms_torch.so"
 
 build_for_gpu() {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fills .vendor/ with what a test machine without a network may lack: nlohmann-json and CLI11
 # (headers), zlib (headers and library), HiGHS (library), GoogleTest (source), rapidcheck (headers
-# and library), pytest and expecttest (pure Python). From this system's packages where they are
-# installed, else downloaded; needs no root. At most 64 MiB.
+# and library), pytest, pytest-xdist and expecttest (pure Python). From this system's packages where
+# they are installed, else downloaded; needs no root. At most 64 MiB.
 source "$(dirname "$0")/common.sh"
 scripts/setup.sh
 vendor=$ROOT/.vendor
@@ -56,9 +56,9 @@ mkdir "$fresh/vendor/rapidcheck/include"
 cp -r "$from"/usr/include/rapidcheck "$from"/usr/include/rapidcheck.h "$fresh/vendor/rapidcheck/include/"
 cp "$from"/usr/lib/*/librapidcheck.a "$fresh/vendor/rapidcheck/lib/"
 
-say "pytest and expecttest"
+say "pytest, pytest-xdist and expecttest"
 .venv/bin/python -m pip install -q --disable-pip-version-check --only-binary :all: --no-compile \
-  --target "$fresh/vendor/python" $(grep -E '^(pytest|expecttest)==' requirements/dev.txt)
+  --target "$fresh/vendor/python" $(grep -E '^(pytest|pytest-xdist|expecttest)==' requirements/dev.txt)
 [ -z "$(find "$fresh/vendor/python" -name '*.so')" ] || die "these packages are not all pure Python"
 
 size=$(du -sm "$fresh/vendor" | cut -f1)
