@@ -22,9 +22,9 @@ ROUNDS = 6
 LEAST_ROUNDS = 2
 SECONDS = 20.0
 OFF_STEPS = 5
-# Of a round's block with plans: steps followed after the plan has been made a second time (the
-# planner times the one after these once more, of which the statistics say nothing), the most to wait
-# for them, and how many show that the step is taken for none worth a plan.
+# Of a round's block with plans: steps followed after the plan has been made a second time (the one
+# after these is timed once more, of which the statistics say nothing), the most to wait for them,
+# and how many show that the step is taken for none worth a plan.
 FOLLOWED_STEPS = 3
 MOST_STEPS = 20
 RECORDED_STEPS = 8
