@@ -25,6 +25,7 @@ def snapshot(shapes: int = 0, planned: int = 0, steps: int = 0, refined: int = 0
         "plan.divergences": other,
         "bytes_out": 0,
         "bytes_in": 0,
+        "limit": 4096,
     }
 
 
@@ -69,8 +70,8 @@ class FakePlanner:
         self.plan, self.pressed, self.steps = plan, False, 0
         self.enabled.append(plan)
 
-    def press(self, device: torch.device) -> None:
-        assert device == CPU
+    def press(self, device: torch.device, limit: int) -> None:
+        assert (device, limit) == (CPU, 4096)
         self.pressed = True
 
     def run_step(self) -> torch.Tensor:
@@ -152,7 +153,7 @@ def test_a_block_that_does_not_leave_is_said(monkeypatch):
 
     monkeypatch.setattr(recording.torch.ops, "lms", Stays(), raising=False)
     with pytest.raises(RuntimeError, match="no block could be made to leave"):
-        recording.press(CPU)
+        recording.press(CPU, 1 << 20)
 
 
 def test_the_table_has_a_row_for_every_phase():
