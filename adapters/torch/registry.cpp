@@ -172,6 +172,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["kept.bytes.current"] = engine.kept.current;
   stats["evictions"] = engine.evictions;
   stats["evictions.clean"] = engine.clean_evictions;
+  stats["relocations"] = engine.relocations;
   stats["page_ins"] = engine.page_ins;
   stats["bytes_out"] = engine.bytes_out;
   stats["bytes_in"] = engine.bytes_in;

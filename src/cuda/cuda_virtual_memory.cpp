@@ -13,8 +13,6 @@
 namespace lms::cuda {
 namespace {
 
-constexpr std::size_t kChunk = static_cast<std::size_t>(VirtualMemory::granularity());
-
 /// The driver's calls, through the runtime: libcuda is not linked, so that LMS loads where there is
 /// no driver.
 struct Driver {
@@ -99,8 +97,8 @@ class DeviceScope {
   bool restore_ = false;
 };
 
-CUdeviceptr address_of(const std::byte* base, std::size_t chunk) {
-  return reinterpret_cast<CUdeviceptr>(base) + chunk * kChunk;
+CUdeviceptr address_of(const std::byte* base, Bytes offset) {
+  return reinterpret_cast<CUdeviceptr>(base) + static_cast<CUdeviceptr>(offset);
 }
 
 CUmemAllocationProp properties(int device, bool reachable_by_network) {
@@ -124,9 +122,13 @@ void set_access(CUdeviceptr address, std::size_t bytes, const std::vector<int>& 
 
 }  // namespace
 
-VirtualMemory::VirtualMemory(int device, Bytes reserve)
-    : device_(device), reserved_(round_up(reserve, granularity())), users_{device} {
+VirtualMemory::VirtualMemory(int device, Bytes reserve, Bytes chunk)
+    : device_(device), chunk_(chunk), users_{device} {
   if (reserve <= 0) throw Error("VirtualMemory: no bytes to reserve");
+  if (chunk <= 0 || chunk % kUnit != 0) {
+    throw Error("VirtualMemory: chunks of " + std::to_string(chunk) + " bytes");
+  }
+  reserved_ = round_up(reserve, chunk);
   const DeviceScope scope(device);
   scope.expect();
   check(cudaFree(nullptr), "cudaFree");  // makes the device's context, if nothing has yet
@@ -144,32 +146,91 @@ VirtualMemory::VirtualMemory(int device, Bytes reserve)
   std::size_t unit = 0;
   check_driver(driver().get_granularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                "cuMemGetAllocationGranularity");
-  if (unit == 0 || kChunk % unit != 0) {
+  if (unit == 0 || static_cast<std::size_t>(chunk_) % unit != 0) {
     throw Error("CUDA: memory is mapped in units of " + std::to_string(unit) + " bytes");
   }
   CUdeviceptr address = 0;
-  check_driver(driver().address_reserve(&address, static_cast<std::size_t>(reserved_), 0, 0, 0),
+  check_driver(driver().address_reserve(&address, static_cast<std::size_t>(2 * reserved_), 0, 0, 0),
                "cuMemAddressReserve");
   base_ = std::bit_cast<std::byte*>(address);
-  chunks_.assign(static_cast<std::size_t>(reserved_) / kChunk, 0);
+  chunks_.assign(static_cast<std::size_t>(reserved_ / chunk_), 0);
 }
 
 VirtualMemory::~VirtualMemory() {
   const DeviceScope scope(device_);
   (void)cudaDeviceSynchronize();
   release(0, chunks_.size());
-  (void)driver().address_free(address_of(base_, 0), static_cast<std::size_t>(reserved_));
+  (void)driver().address_free(address_of(base_, 0), static_cast<std::size_t>(2 * reserved_));
   (void)cudaGetLastError();
 }
 
 void VirtualMemory::release(std::size_t first, std::size_t last) noexcept {
+  part(first, last);
   for (std::size_t i = first; i < last; ++i) {
     if (chunks_[i] == 0) continue;
-    (void)driver().unmap(address_of(base_, i), kChunk);
+    (void)driver().unmap(address_of(base_, static_cast<Bytes>(i) * chunk_),
+                         static_cast<std::size_t>(chunk_));
     (void)driver().release(chunks_[i]);
     chunks_[i] = 0;
-    mapped_ -= granularity();
+    mapped_ -= chunk_;
   }
+}
+
+/// Chunks in [first, last) no longer lie beside others.
+void VirtualMemory::part(std::size_t first, std::size_t last) noexcept {
+  std::erase_if(joined_, [&](const auto& joined) {
+    const auto& [chunks, offset] = joined;
+    const bool gone =
+        std::ranges::any_of(chunks, [&](std::uint32_t i) { return i >= first && i < last; });
+    if (gone) {
+      (void)driver().unmap(address_of(base_, offset),
+                           chunks.size() * static_cast<std::size_t>(chunk_));
+    }
+    return gone;
+  });
+}
+
+/// Addresses beyond reserved() behind which there is nothing.
+Bytes VirtualMemory::addresses_for(Bytes bytes) const {
+  std::map<Bytes, Bytes> taken;
+  for (const auto& [chunks, offset] : joined_) {
+    taken[offset] = static_cast<Bytes>(chunks.size()) * chunk_;
+  }
+  Bytes at = reserved_;
+  for (const auto& [offset, length] : taken) {
+    if (offset - at >= bytes) break;
+    at = offset + length;
+  }
+  if (at + bytes > 2 * reserved_) {
+    throw OutOfMemory("the addresses reserved for memory in pieces have run out");
+  }
+  return at;
+}
+
+Bytes VirtualMemory::side_by_side(const std::vector<std::uint32_t>& chunks) {
+  if (const auto known = joined_.find(chunks); known != joined_.end()) return known->second;
+  const Bytes bytes = static_cast<Bytes>(chunks.size()) * chunk_;
+  const Bytes offset = addresses_for(bytes);
+  const DeviceScope scope(device_);
+  scope.expect();
+  Bytes end = offset;
+  try {
+    for (const std::uint32_t i : chunks) {
+      if (i >= chunks_.size() || chunks_[i] == 0) throw Error("VirtualMemory: no such chunk");
+      check_driver(
+          driver().map(address_of(base_, end), static_cast<std::size_t>(chunk_), 0, chunks_[i], 0),
+          "cuMemMap");
+      end += chunk_;
+    }
+    set_access(address_of(base_, offset), static_cast<std::size_t>(bytes), users_);
+    joined_.emplace(chunks, offset);
+  } catch (...) {
+    if (end > offset) {
+      (void)driver().unmap(address_of(base_, offset), static_cast<std::size_t>(end - offset));
+    }
+    throw;
+  }
+  return offset;
 }
 
 void VirtualMemory::map(Bytes begin, Bytes end) {
@@ -177,12 +238,16 @@ void VirtualMemory::map(Bytes begin, Bytes end) {
     throw Error("VirtualMemory: " + format_bytes(end) + " asked for, addresses reserved for " +
                 format_bytes(reserved_));
   }
-  auto first = static_cast<std::size_t>(begin) / kChunk;
-  const auto last = static_cast<std::size_t>(round_up(end, granularity())) / kChunk;
+  auto first = static_cast<std::size_t>(begin / chunk_);
+  const auto last = static_cast<std::size_t>(round_up(end, chunk_) / chunk_);
   while (first < last && chunks_[first] != 0) ++first;
   if (first >= last) return;
   const DeviceScope scope(device_);
   scope.expect();
+  const auto size = static_cast<std::size_t>(chunk_);
+  const auto address = [&](std::size_t i) {
+    return address_of(base_, static_cast<Bytes>(i) * chunk_);
+  };
   std::vector<std::size_t> made;
   made.reserve(last - first);
   try {
@@ -190,26 +255,26 @@ void VirtualMemory::map(Bytes begin, Bytes end) {
       if (chunks_[i] != 0) continue;
       CUmemAllocationProp prop = properties(device_, reachable_by_network_);
       CUmemGenericAllocationHandle handle = 0;
-      CUresult code = driver().create(&handle, kChunk, &prop, 0);
+      CUresult code = driver().create(&handle, size, &prop, 0);
       if (reachable_by_network_ && code != CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY) {
         // Some systems say that they can, and then refuse.
         prop = properties(device_, false);
-        code = driver().create(&handle, kChunk, &prop, 0);
+        code = driver().create(&handle, size, &prop, 0);
         if (code == CUDA_SUCCESS) reachable_by_network_ = false;
       }
       check_driver(code, "cuMemCreate");
-      code = driver().map(address_of(base_, i), kChunk, 0, handle, 0);
+      code = driver().map(address(i), size, 0, handle, 0);
       if (code != CUDA_SUCCESS) (void)driver().release(handle);
       check_driver(code, "cuMemMap");
       chunks_[i] = handle;
-      mapped_ += granularity();
+      mapped_ += chunk_;
       made.push_back(i);
     }
     // One call a run of new chunks: it is what takes the time.
     for (std::size_t i = 0; i < made.size();) {
       std::size_t j = i + 1;
       while (j < made.size() && made[j] == made[j - 1] + 1) ++j;
-      set_access(address_of(base_, made[i]), (j - i) * kChunk, users_);
+      set_access(address(made[i]), (j - i) * size, users_);
       i = j;
     }
   } catch (...) {
@@ -219,9 +284,8 @@ void VirtualMemory::map(Bytes begin, Bytes end) {
 }
 
 void VirtualMemory::unmap(Bytes begin, Bytes end) {
-  const auto first =
-      static_cast<std::size_t>(round_up(std::max<Bytes>(begin, 0), granularity())) / kChunk;
-  const auto last = static_cast<std::size_t>(std::min(end, reserved_)) / kChunk;
+  const auto first = static_cast<std::size_t>(round_up(std::max<Bytes>(begin, 0), chunk_) / chunk_);
+  const auto last = static_cast<std::size_t>(std::min(end, reserved_) / chunk_);
   bool any = false;
   for (std::size_t i = first; i < last; ++i) any = any || chunks_[i] != 0;
   if (!any) return;
@@ -243,7 +307,12 @@ void VirtualMemory::allow(int peer) {
   scope.expect();
   users_.reserve(users_.size() + 1);
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
-    if (chunks_[i] != 0) set_access(address_of(base_, i), kChunk, {peer});
+    if (chunks_[i] == 0) continue;
+    set_access(address_of(base_, static_cast<Bytes>(i) * chunk_), static_cast<std::size_t>(chunk_),
+               {peer});
+  }
+  for (const auto& [chunks, offset] : joined_) {
+    set_access(address_of(base_, offset), chunks.size() * static_cast<std::size_t>(chunk_), {peer});
   }
   users_.push_back(peer);
 }

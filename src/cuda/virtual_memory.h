@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "base/bytes.h"
@@ -11,15 +12,18 @@ namespace lms::cuda {
 /// One address range of a device, reserved once, with memory behind those parts of it that are
 /// asked for, in chunks. Addresses never move while it lives. Growing and shrinking are not
 /// stream-ordered: they hold as soon as the call returns. Contents of new memory are undefined.
+/// Beyond reserved() the same chunks can be had once more, side by side in any order. Writes to one
+/// address are seen at the other by kernels and copies that come later in stream order.
 /// Not thread-safe.
 class VirtualMemory {
  public:
-  /// Memory comes and goes in chunks of so many bytes.
-  static constexpr Bytes granularity() { return 8 * kMiB; }
+  /// The smallest chunk that devices can do; chunks are multiples of it.
+  static constexpr Bytes kUnit = 2 * kMiB;
 
-  /// Reserves `reserve` bytes of addresses (rounded up to chunks) on `device`; takes no memory.
-  /// Throws Error without CUDA, or where the driver cannot do it.
-  VirtualMemory(int device, Bytes reserve);
+  /// Reserves `reserve` bytes of addresses (rounded up to chunks) on `device`, and as many again to
+  /// see chunks side by side; takes no memory. Throws Error without CUDA, or where the driver
+  /// cannot do it.
+  VirtualMemory(int device, Bytes reserve, Bytes chunk = 4 * kUnit);
 
   /// Waits for the device, then gives everything back. The runtime may be gone already.
   ~VirtualMemory();
@@ -30,6 +34,12 @@ class VirtualMemory {
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] Bytes mapped() const { return mapped_; }
   [[nodiscard]] Bytes reserved() const { return reserved_; }
+  /// Memory comes and goes in chunks of so many bytes.
+  [[nodiscard]] Bytes chunk() const { return chunk_; }
+  [[nodiscard]] bool owns(const void* data) const {
+    const auto* byte = static_cast<const std::byte*>(data);
+    return byte >= base_ && byte < base_ + 2 * reserved_;
+  }
   [[nodiscard]] int device() const { return device_; }
 
   /// Puts memory behind [begin, end) (rounded outwards to chunks), which this device and the
@@ -37,6 +47,11 @@ class VirtualMemory {
   /// not enough, Error if `end` exceeds reserved(); then nothing has changed.
   void map(Bytes begin, Bytes end);
   void grow_to(Bytes bytes) { map(0, bytes); }
+
+  /// Where (from base()) the memory of these chunks lies side by side; all of them are mapped. It
+  /// stays there until one of them is given back. Throws OutOfMemory if the addresses for that have
+  /// run out.
+  Bytes side_by_side(const std::vector<std::uint32_t>& chunks);
 
   /// Gives back the chunks that lie wholly in [begin, end), after all work queued on the device is
   /// done. The caller sees to it that no work queued later, here or by peers, uses them.
@@ -49,14 +64,18 @@ class VirtualMemory {
 
  private:
   void release(std::size_t first, std::size_t last) noexcept;
+  void part(std::size_t first, std::size_t last) noexcept;
+  [[nodiscard]] Bytes addresses_for(Bytes bytes) const;
 
   int device_ = 0;
+  Bytes chunk_ = 0;
   std::byte* base_ = nullptr;
   Bytes reserved_ = 0;
   bool reachable_by_network_ = false;  // ask for memory that GPUDirect RDMA can use
   std::vector<std::uint64_t> chunks_;  // the driver's handles, by address; 0: no memory there
   Bytes mapped_ = 0;
-  std::vector<int> users_;  // devices that may read and write
+  std::vector<int> users_;                              // devices that may read and write
+  std::map<std::vector<std::uint32_t>, Bytes> joined_;  // chunks -> where they lie side by side
 };
 
 }  // namespace lms::cuda

@@ -365,6 +365,30 @@ bool Engine::fetch(EngineLock& lock, Block& block) {
   return here;
 }
 
+bool Engine::relocate(EngineLock& lock, Block& block) {
+  if (!may_evict(lock, block)) return false;
+  if (!block.alive()) {
+    erase(lock, block);
+    return false;
+  }
+  policy_->withdraw(block);
+  block.state = BlockState::kLeaving;
+  ++in_transit_;
+  bool moved = false;
+  try {
+    lock.unlock();
+    moved = mover_.relocate(block);
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns()) lock.lock();
+    finish_transition(lock, block, BlockState::kResident);
+    throw;
+  }
+  if (moved) ++stats_.relocations;
+  finish_transition(lock, block, BlockState::kResident);
+  return moved;
+}
+
 bool Engine::knows(EngineLock& lock, const Block* block, std::uint64_t uid) const {
   (void)lock;
   const auto found = blocks_.find(const_cast<Block*>(block));

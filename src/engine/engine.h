@@ -102,6 +102,9 @@ class Engine {
   /// Begins to bring an absent block back, before anybody needs it. No effect if it is not absent,
   /// or if it does not fit. Lets the lock go.
   bool fetch(EngineLock& lock, Block& block);
+  /// Has a block that stays on the device moved to where the mover wants it. False if it may not
+  /// leave its place, or is there. Lets the lock go.
+  bool relocate(EngineLock& lock, Block& block);
   /// True if the engine knows this block, which may have died.
   [[nodiscard]] bool knows(EngineLock& lock, const Block* block, std::uint64_t uid) const;
   /// True if evict() could take it now.

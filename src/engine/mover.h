@@ -32,6 +32,10 @@ class Mover {
   /// Throws OutOfMemory or TierFull with nothing changed.
   virtual std::optional<Bytes> page_in(Block& block, bool ahead) = 0;
 
+  /// Moves the bytes of a block that stays on the device to where they are wanted there, in stream
+  /// order. True if they have moved; else nothing has changed. As page_out, without the lock.
+  virtual bool relocate(Block& /*block*/) { return false; }
+
   /// Gives the lower copy of a resident block back. Called under the engine's lock; must be cheap
   /// and must not call back.
   virtual void drop_copy(Block& block) noexcept = 0;

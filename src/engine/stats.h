@@ -16,6 +16,7 @@ struct EngineStats {
   std::int64_t evictions = 0;
   std::int64_t clean_evictions = 0;
   std::int64_t page_ins = 0;
+  std::int64_t relocations = 0;  ///< moves on the device
   std::int64_t bytes_out = 0;
   std::int64_t bytes_in = 0;
   std::int64_t operators = 0;  ///< outermost operators

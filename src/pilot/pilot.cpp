@@ -88,7 +88,10 @@ void Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
     if (timing_ && walk_->position() == 0) device_.start_laps();
     if (mode_ == Mode::kFollowing) {
       if (walk_->position() == 0) show_step(true);
-      if (end_due_) collect_orders(script_->size(), orders);
+      if (end_due_) {
+        collect_orders(script_->size(), orders);
+        collect_moves(orders);
+      }
       collect_orders(walk_->position(), orders);
     }
     end_due_ = false;
@@ -198,6 +201,13 @@ Bytes Pilot::home_of(const Block& block) {
   return mode_ == Mode::kFollowing ? walk_->home(block.uid) : kNoAddress;
 }
 
+std::vector<std::uint32_t> Pilot::pages_of(Bytes address) {
+  const Guard guard(mutex_);
+  const auto index = static_cast<std::size_t>(address - kScattered);
+  if (!script_ || index >= script_->placement.scattered.size()) return {};
+  return script_->placement.scattered[index];
+}
+
 // Following
 
 void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
@@ -210,7 +220,35 @@ void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
     }
     if (who.uid == 0) continue;
     const auto known = blocks_.find(who.uid);
-    if (known != blocks_.end()) orders.push_back({directive.action, known->second, who.uid});
+    if (known == blocks_.end()) continue;
+    switch (directive.action) {
+      case Action::kStartOut:
+        orders.push_back({Task::kClean, known->second, who.uid});
+        break;
+      case Action::kFinishOut:
+        orders.push_back({Task::kEvict, known->second, who.uid});
+        break;
+      case Action::kStartIn:
+        orders.push_back({Task::kFetch, known->second, who.uid});
+        break;
+      case Action::kKeep:
+      case Action::kDrop:
+      case Action::kRematerialise:
+        break;
+    }
+  }
+}
+
+/// What the step that has ended has left elsewhere.
+void Pilot::collect_moves(std::vector<Order>& orders) {
+  const auto& at_start = script_->placement.at_start;
+  for (const TraceBlockId id : script_->placement.moved) {
+    const auto found =
+        std::ranges::lower_bound(at_start, id, {}, &std::pair<TraceBlockId, Bytes>::first);
+    walk_->set_home(id, found->second);
+    const Walk::Bound& who = walk_->bound(id);
+    const auto known = blocks_.find(who.uid);
+    if (known != blocks_.end()) orders.push_back({Task::kRelocate, known->second, who.uid});
   }
 }
 
@@ -221,19 +259,18 @@ void Pilot::carry_out(const std::vector<Order>& orders) {
     // Everything may have changed while the lock was let go.
     if (!engine_.knows(lock, order.block, order.uid)) continue;
     try {
-      switch (order.action) {
-        case Action::kStartOut:
+      switch (order.task) {
+        case Task::kClean:
           (void)engine_.clean(lock, *order.block);
           break;
-        case Action::kFinishOut:
+        case Task::kEvict:
           (void)engine_.evict(lock, *order.block);
           break;
-        case Action::kStartIn:
+        case Task::kFetch:
           (void)engine_.fetch(lock, *order.block);
           break;
-        case Action::kKeep:
-        case Action::kDrop:
-        case Action::kRematerialise:
+        case Task::kRelocate:
+          (void)engine_.relocate(lock, *order.block);
           break;
       }
     } catch (const TierFull&) {
@@ -419,6 +456,7 @@ void Pilot::launch() {
     try {
       const auto room = device_.room();
       in_making_->room = room.arena;
+      in_making_->page = room.page;
       in_making_->addresses = room.addresses;
     } catch (const std::exception& error) {
       failure_ = error.what();

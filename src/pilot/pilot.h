@@ -41,6 +41,7 @@ class PilotDevice {
 
   struct Room {
     Bytes arena = 0;         ///< bytes that a plan may have on the device
+    Bytes page = 0;          ///< pieces in which memory can be put behind addresses; 0: it cannot
     bool addresses = false;  ///< plans say where (from 0); false: the device places blocks itself
   };
   /// What a plan may use. Called between two steps; the device may put itself in order for it. What
@@ -126,8 +127,10 @@ class Pilot {
   /// Returns where the plan wants it, or kNoAddress.
   Bytes allocating(BlockUid uid, Bytes bytes);
   void released(BlockUid uid);
-  /// Where the plan wants an absent block that comes back now, or kNoAddress.
+  /// Where the plan wants an absent block that comes back now, or one that moves, or kNoAddress.
   Bytes home_of(const Block& block);
+  /// The pages that an address from kScattered on stands for; none if the plan has changed since.
+  [[nodiscard]] std::vector<std::uint32_t> pages_of(Bytes address);
 
   struct Stats {
     std::int64_t shapes = 0;       ///< different steps known
@@ -157,8 +160,9 @@ class Pilot {
  private:
   enum class Mode : std::uint8_t { kLearning, kTracking, kFollowing };
 
+  enum class Task : std::uint8_t { kClean, kEvict, kFetch, kRelocate };
   struct Order {
-    Action action;
+    Task task;
     Block* block;
     BlockUid uid;
   };
@@ -167,6 +171,7 @@ class Pilot {
   void begin_locked();
   void touch_locked(const Use& use);
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
+  void collect_moves(std::vector<Order>& orders);
   void carry_out(const std::vector<Order>& orders);
   bool walking() const { return mode_ != Mode::kLearning; }
   /// The stream is not what walk_ expected: another script that fits, or learning anew.

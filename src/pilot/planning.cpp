@@ -50,13 +50,14 @@ void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
   }
   script.link = device_.link();
   if (script.addresses) {
-    PlacedPlan made = make_placed_plan(trace, script.room, device_.link(), options_.search);
+    PlacedPlan made = make_placed_plan(trace, {.room = script.room, .page = script.page},
+                                       script.link, options_.search);
     script.plan = std::move(made.step.plan);
     script.predicted = std::move(made.step.predicted);
     script.placement = std::move(made.placement);
     script.budget = made.budget;
   } else {
-    PlannedStep made = make_plan(trace, script.room, device_.link(), options_.search);
+    PlannedStep made = make_plan(trace, script.room, script.link, options_.search);
     script.plan = std::move(made.plan);
     script.predicted = std::move(made.predicted);
     script.budget = script.room;

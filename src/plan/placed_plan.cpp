@@ -15,6 +15,11 @@ namespace {
 /// Addresses waste some memory, the more the fuller it is: so several budgets are tried at once,
 /// as parts of the room, and then some between the best that fits and the next above it.
 constexpr std::array kFirst{1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93};
+/// Less if memory can be had in pieces.
+constexpr std::array kFirstOnPages{0.999, 0.997, 0.995, 0.992, 0.988, 0.982, 0.974, 0.96};
+/// Most time to look for addresses in one piece each, with and without the other way.
+constexpr double kSecondsInOnePiece = 1;
+constexpr double kSecondsBeforePages = 0.2;
 constexpr std::array kLower{0.9, 0.87, 0.83, 0.77, 0.7};
 constexpr std::array kBetween{0.25, 0.5, 0.75};
 /// Of plans that are as fast as this the one that leaves most on the device is taken.
@@ -24,11 +29,12 @@ using Candidate = PlacedPlan;
 
 class Planning {
  public:
-  Planning(const Trace& trace, Bytes room, const LinkModel& link, const SearchOptions& options)
-      : trace_(trace), room_(room), link_(link), options_(options) {}
+  Planning(const Trace& trace, const Pages& pages, const LinkModel& link,
+           const SearchOptions& options)
+      : trace_(trace), pages_(pages), room_(pages.room), link_(link), options_(options) {}
 
   Candidate run() {
-    try_all(parts_of_room(kFirst));
+    try_all(parts_of_room(pages_.page > 0 ? kFirstOnPages : kFirst));
     if (found_.empty()) try_all(parts_of_room(kLower));
     if (!found_.empty()) try_all(between());
     if (found_.empty()) throw OutOfMemory(failure_);
@@ -95,12 +101,14 @@ class Planning {
 
   [[nodiscard]] std::optional<Candidate> attempt(Bytes budget) const {
     Candidate candidate{budget, make_plan(trace_, budget, link_, options_), {}};
-    candidate.placement = place(trace_, candidate.step.plan, kPlacedUnit);
+    const double seconds = pages_.page > 0 ? kSecondsBeforePages : kSecondsInOnePiece;
+    candidate.placement = place(trace_, candidate.step.plan, kPlacedUnit, seconds, pages_);
     if (candidate.placement.bytes > room_) return std::nullopt;
     return candidate;
   }
 
   const Trace& trace_;
+  Pages pages_;
   Bytes room_;
   LinkModel link_;
   SearchOptions options_;
@@ -111,9 +119,9 @@ class Planning {
 
 }  // namespace
 
-PlacedPlan make_placed_plan(const Trace& trace, Bytes room, const LinkModel& link,
+PlacedPlan make_placed_plan(const Trace& trace, const Pages& pages, const LinkModel& link,
                             const SearchOptions& options) {
-  return Planning(trace, room, link, options).run();
+  return Planning(trace, pages, link, options).run();
 }
 
 }  // namespace lms

@@ -15,11 +15,11 @@ struct PlacedPlan {
   Placement placement;
 };
 
-/// The fastest plan whose placement fits into `room` bytes, of several budgets; of those that are
-/// about as fast, the one that leaves most on the device. Uses as many threads as there are
+/// The fastest plan whose placement fits into `pages.room` bytes, of several budgets; of those that
+/// are about as fast, the one that leaves most on the device. Uses as many threads as there are
 /// processors, and a few times options.seconds. Throws OutOfMemory, with the reason, if there is
 /// none.
-PlacedPlan make_placed_plan(const Trace& trace, Bytes room, const LinkModel& link,
+PlacedPlan make_placed_plan(const Trace& trace, const Pages& pages, const LinkModel& link,
                             const SearchOptions& options = {});
 
 }  // namespace lms

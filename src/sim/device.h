@@ -68,6 +68,8 @@ class SimDevice final : public Mover {
     /// Called before the device gives out memory, with no lock held: where an allocator bridge
     /// makes room.
     std::function<void(Bytes)> before_take = {};
+    /// Says whether a block moves on the device; without it, none does.
+    std::function<bool(SimBlock&)> relocate = {};
   };
 
   explicit SimDevice(Options options) : options_(options) {}
@@ -77,6 +79,9 @@ class SimDevice final : public Mover {
 
   // Mover. Returns nothing for blocks that have died.
   std::optional<Bytes> page_out(Block& block, bool clean) override;
+  bool relocate(Block& block) override {
+    return hooks_.relocate && hooks_.relocate(static_cast<SimBlock&>(block));
+  }
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;

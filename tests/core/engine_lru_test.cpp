@@ -285,6 +285,51 @@ TEST(EngineEvictEverything, AllThatMayLeaveDoesSoAfterEveryOperator) {
   check_consistent(world);
 }
 
+TEST(EngineRelocate, MovesOnlyWhatMayLeaveAndKeepsItsCopy) {
+  World world(100);
+  SimBlock& block = world.used(10, 1);
+  SimBlock& pinned = world.used(10, 2);
+  SimBlock& absent = world.used(10, 3);
+  world.pin(pinned);
+  ASSERT_TRUE(world.evict(absent));
+  ASSERT_TRUE(world.evict(block));
+  ASSERT_TRUE(world.reads(block, 1));  // clean from now on
+  bool willing = false;
+  std::vector<SimBlock*> asked;
+  world.sim.set_hooks({.relocate = [&](SimBlock& it) {
+    asked.push_back(&it);
+    EXPECT_EQ(world.state(it), BlockState::kLeaving);  // no lock is held: nobody else may come
+    return willing;
+  }});
+  const auto relocate = [&](SimBlock& it) {
+    auto lock = world.engine.lock();
+    return world.engine.relocate(lock, it);
+  };
+  EXPECT_FALSE(relocate(block));
+  EXPECT_EQ(world.stats().relocations, 0);
+  willing = true;
+  EXPECT_TRUE(relocate(block));
+  EXPECT_FALSE(relocate(pinned));
+  EXPECT_FALSE(relocate(absent));
+  EXPECT_EQ(asked, (std::vector<SimBlock*>{&block, &block}));
+  EXPECT_EQ(world.stats().relocations, 1);
+  EXPECT_EQ(world.state(block), BlockState::kResident);
+  EXPECT_TRUE(world.evict(block));
+  EXPECT_EQ(world.stats().clean_evictions, 1);
+  world.unpin(pinned);
+  check_consistent(world);
+}
+
+TEST(EngineRelocate, AFailureLeavesTheBlockWhereItIs) {
+  World world(100);
+  SimBlock& block = world.used(10, 1);
+  world.sim.set_hooks({.relocate = [](SimBlock&) -> bool { throw Error("no"); }});
+  auto lock = world.engine.lock();
+  EXPECT_THROW((void)world.engine.relocate(lock, block), Error);
+  EXPECT_TRUE(lock.owns());
+  EXPECT_EQ(block.state, BlockState::kResident);
+}
+
 TEST(EngineEvictEverything, APauseInTheMiddleStopsIt) {
   World world(100, {}, std::make_unique<EvictEverythingPolicy>());
   SimBlock& a = world.used(10);

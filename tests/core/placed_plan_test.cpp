@@ -17,7 +17,7 @@ TEST(PlacedPlan, FitsTheRoomWithItsAddresses) {
   const Bytes peak = std::ranges::max(trace.live_bytes());
   for (const double part : {1.0, 0.66, 0.5}) {
     const auto room = static_cast<Bytes>(part * static_cast<double>(peak));
-    const PlacedPlan made = make_placed_plan(trace, room, {}, kQuick);
+    const PlacedPlan made = make_placed_plan(trace, {.room = room}, {}, kQuick);
     EXPECT_LE(made.placement.bytes, room);
     EXPECT_LE(made.budget, room);
     EXPECT_TRUE(verify_plan(trace, made.step.plan, made.budget).empty());
@@ -28,14 +28,14 @@ TEST(PlacedPlan, FitsTheRoomWithItsAddresses) {
 TEST(PlacedPlan, MovesNothingWhereEverythingFits) {
   const Trace trace = testing::Unet::trace();
   const Bytes peak = std::ranges::max(trace.live_bytes());
-  const PlacedPlan made = make_placed_plan(trace, 2 * peak, {}, kQuick);
+  const PlacedPlan made = make_placed_plan(trace, {.room = 2 * peak}, {}, kQuick);
   EXPECT_EQ(made.step.predicted.bytes_out, 0);
 }
 
 TEST(PlacedPlan, SaysWhatIsTooLargeForTheRoom) {
   const Trace trace = testing::Unet::trace();
   try {
-    (void)make_placed_plan(trace, 64 * kMiB, {}, kQuick);
+    (void)make_placed_plan(trace, {.room = 64 * kMiB}, {}, kQuick);
     FAIL() << "no operator of the network fits into so little";
   } catch (const OutOfMemory& error) {
     EXPECT_NE(std::string(error.what()).find("operator"), std::string::npos) << error.what();

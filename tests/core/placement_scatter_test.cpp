@@ -14,7 +14,7 @@
 
 #include "plan/placement.h"
 #include "plan/search.h"
-#include "random_plan.h"
+#include "placement_random.h"
 #include "trace/trace_io.h"
 
 namespace lms {

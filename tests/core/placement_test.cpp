@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "random_plan.h"
+#include "placement_random.h"
 
 namespace lms {
 namespace {

@@ -10,7 +10,7 @@
 namespace lms::cuda {
 namespace {
 
-constexpr Bytes kChunk = VirtualMemory::granularity();
+constexpr Bytes kChunk = 4 * VirtualMemory::kUnit;
 
 class VirtualMemoryOnGpu : public ::testing::Test {
  protected:
@@ -65,6 +65,43 @@ TEST_F(VirtualMemoryOnGpu, GrowsAndShrinksInChunksAndKeepsWhatStays) {
   memory.grow_to(8 * kChunk);
   fill(base, 3, 8 * kChunk);
   EXPECT_EQ(byte_at(base + 8 * kChunk - 1), 3);
+}
+
+TEST_F(VirtualMemoryOnGpu, ChunksLieSideBySideInAnyOrder) {
+  constexpr Bytes kSmall = VirtualMemory::kUnit;
+  VirtualMemory memory(0, 8 * kSmall, kSmall);
+  memory.grow_to(8 * kSmall);
+  for (int i = 0; i < 8; ++i) fill(memory.base() + i * kSmall, 10 + i, kSmall);
+  const Bytes there = memory.side_by_side({5, 2, 7});
+  EXPECT_GE(there, memory.reserved());
+  EXPECT_TRUE(memory.owns(memory.base() + there + 3 * kSmall - 1));
+  EXPECT_EQ(memory.side_by_side({5, 2, 7}), there);
+  EXPECT_NE(memory.side_by_side({2, 5}), there);
+  EXPECT_EQ(memory.mapped(), 8 * kSmall);
+  const std::byte* pieces = memory.base() + there;
+  EXPECT_EQ(byte_at(pieces), 15);
+  EXPECT_EQ(byte_at(pieces + kSmall), 12);
+  EXPECT_EQ(byte_at(pieces + 3 * kSmall - 1), 17);
+  // One kernel and one copy over all of it.
+  fill(memory.base() + there, 3, 3 * kSmall);
+  EXPECT_EQ(byte_at(memory.base() + 5 * kSmall), 3);
+  EXPECT_EQ(byte_at(memory.base() + 8 * kSmall - 1), 3);
+  EXPECT_EQ(byte_at(memory.base() + 6 * kSmall), 16);
+  check(cudaMemcpy(memory.base() + there, memory.base(), static_cast<std::size_t>(2 * kSmall),
+                   cudaMemcpyDeviceToDevice),
+        "cudaMemcpy");
+  EXPECT_EQ(byte_at(memory.base() + 6 * kSmall - 1), 10);
+  EXPECT_EQ(byte_at(memory.base() + 3 * kSmall - 1), 11);
+  // A chunk that is given back lies nowhere; its memory is free.
+  const Bytes before = free_bytes();
+  memory.unmap(2 * kSmall, 3 * kSmall);
+  EXPECT_GE(free_bytes(), before + kSmall);
+  EXPECT_THROW((void)memory.side_by_side({5, 2, 7}), Error);
+  memory.map(2 * kSmall, 3 * kSmall);
+  const Bytes again = memory.side_by_side({2, 0});
+  fill(memory.base() + again, 9, 2 * kSmall);
+  EXPECT_EQ(byte_at(memory.base() + 2 * kSmall), 9);
+  EXPECT_EQ(byte_at(memory.base()), 9);
 }
 
 TEST_F(VirtualMemoryOnGpu, GivesMemoryBack) {

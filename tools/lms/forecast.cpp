@@ -66,6 +66,9 @@ Trace half_batch(const Trace& trace) {
   return halved;
 }
 
+/// As on NVIDIA's GPUs.
+constexpr Bytes kPage = 2 * kMiB;
+
 Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds) {
   Forecast answer{.limit = limit,
                   .in_memory_peak = peak_in_memory(trace),
@@ -73,7 +76,8 @@ Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double
                   .least = least_limit(trace),
                   .budget = limit};
   try {
-    PlacedPlan made = make_placed_plan(trace, limit, link, {.seconds = seconds});
+    PlacedPlan made =
+        make_placed_plan(trace, {.room = limit, .page = kPage}, link, {.seconds = seconds});
     answer.budget = made.budget;
     answer.planned = std::move(made.step);
     answer.placement = std::move(made.placement);

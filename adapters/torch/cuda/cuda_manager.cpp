@@ -22,6 +22,8 @@ namespace {
 constexpr std::size_t kMostDevices = 64;
 /// Addresses of an arena, in units of the device's memory.
 constexpr Bytes kAddresses = 16;
+/// Of so much memory the arena takes larger pages: each one costs some time when it is first used.
+constexpr Bytes kMostPages = 32768;
 
 /// Every manager that was ever made, for frees that know an address alone.
 std::array<std::atomic<CudaManager*>, kMostDevices>& arenas() {
@@ -79,8 +81,10 @@ void CudaManager::start(const Settings& settings) {
     if (!in_) in_.emplace(device_.index());
     if (!arena_) {
       try {
-        arena_ =
-            std::make_unique<DeviceArena>(device_.index(), kAddresses * static_cast<Bytes>(total));
+        Bytes page = cuda::VirtualMemory::kUnit;
+        while (limit / page > kMostPages) page *= 2;
+        arena_ = std::make_unique<DeviceArena>(device_.index(),
+                                               kAddresses * static_cast<Bytes>(total), page);
       } catch (const Error&) {
         // A device or driver without virtual memory management: PyTorch's allocator does it all.
       }

@@ -89,6 +89,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::optional<Bytes> page_out(Block& block, bool clean) override;
   std::optional<Bytes> copy_below(Block& block) override;
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
+  bool relocate(Block& block) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
   // Meter
@@ -128,6 +129,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   bool serves(cudaStream_t stream);
   /// Null if nothing more may leave and it does not fit.
   c10::DataPtr take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict);
+  /// At the plan's address, or on its pages; whoever is there leaves. Null if somebody cannot.
+  void* take_wanted(Bytes bytes, BlockUid uid, Bytes wanted);
   bool clear(Bytes address, Bytes bytes);
   bool clear_cheapest(Bytes bytes);
   void update_capacity();

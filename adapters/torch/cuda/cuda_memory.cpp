@@ -20,7 +20,7 @@ constexpr Bytes kUnit = 512;
 /// What PyTorch's allocator may grow by, for small allocations, before the arena is told: at most.
 constexpr Bytes kSlack = 16 * kMiB;
 /// Under smaller limits the arena's chunks of memory would be too coarse.
-constexpr Bytes kLeastLimit = 16 * cuda::VirtualMemory::granularity();
+constexpr Bytes kLeastLimit = 64 * cuda::VirtualMemory::kUnit;
 /// Operators between two looks at what PyTorch's allocator has reserved.
 constexpr std::int64_t kLookEvery = 32;
 
@@ -82,17 +82,34 @@ bool CudaManager::clear_what_failed() {
   }
 }
 
+void* CudaManager::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
+  const Bytes size = round_up(bytes, kUnit);
+  if (wanted < kScattered) {
+    const Bytes address = arena_->base() + wanted;
+    if (void* data = arena_->take_at(address, size, uid)) return data;
+    return clear(address, size) ? arena_->take_at(address, size, uid) : nullptr;
+  }
+  const std::vector<std::uint32_t> pages = pilot_.pages_of(wanted);
+  if (pages.empty()) return nullptr;
+  if (void* data = arena_->take_on(pages, size, uid)) return data;
+  const Bytes page = arena_->page();
+  for (std::size_t i = 0; i < pages.size();) {
+    std::size_t end = i + 1;
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
+    if (!clear(arena_->base() + pages[i] * page, static_cast<Bytes>(end - i) * page))
+      return nullptr;
+    i = end;
+  }
+  return arena_->take_on(pages, size, uid);
+}
+
 c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict) {
   const Bytes size = round_up(bytes, kUnit);
   const auto whole = [&](void* data) {
     return c10::DataPtr{data, data, &delete_in_arena, device_};
   };
   if (wanted != kNoAddress) {
-    wanted += arena_->base();
-    if (void* data = arena_->take_at(wanted, size, uid)) return whole(data);
-    if (clear(wanted, size)) {
-      if (void* data = arena_->take_at(wanted, size, uid)) return whole(data);
-    }
+    if (void* data = take_wanted(size, uid, wanted)) return whole(data);
     ++misplaced_;
   }
   std::int64_t evicted = 0;
@@ -323,8 +340,7 @@ Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
   const Bytes native = reserved + (arena_ ? arena_->used() : 0) + segment;
   if (!arena_ || requested < min_block()) return std::max(needed, native);
   // The arena takes memory in chunks, and leaves slack(limit) of what is not reserved.
-  const Bytes chunks =
-      reserved + round_up(arena_->used() + requested, cuda::VirtualMemory::granularity());
+  const Bytes chunks = reserved + round_up(arena_->used() + requested, arena_->page());
   return std::max({needed, native, chunks + slack(chunks + kSlack)});
 }
 

@@ -186,6 +186,37 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   return block.size;
 }
 
+bool CudaManager::relocate(Block& base) {
+  auto& block = static_cast<CudaBlock&>(base);
+  auto storage = block.storage.lock();
+  if (!storage || !holds(*storage, block) || block.place == nullptr || capturing()) return false;
+  const int index = device_.index();
+  const c10::cuda::CUDAGuard guard(device_.index());
+  const cudaStream_t main = c10::cuda::getCurrentCUDAStream(index).stream();
+  const Bytes home = pilot_.home_of(block);
+  if (home == kNoAddress || !serves(main)) return false;
+  void* const place = take_wanted(block.size, block.uid, home);
+  if (place == nullptr) return false;
+  c10::DataPtr fresh{place, place, &delete_in_arena, device_};
+  // The copy comes after whoever has written the bytes, and the next user of their old place after
+  // whoever still reads them.
+  if (block.being_copied) wait_on(main, block.being_copied);
+  if (block.copied_in && !block.used_on(main)) wait_on(main, block.copied_in);
+  for (cudaStream_t stream : block.streams) {
+    if (stream != main) wait_on(main, Event::record(index, stream));
+  }
+  cuda::check(cudaMemcpyAsync(place, block.place, static_cast<std::size_t>(block.size),
+                              cudaMemcpyDeviceToDevice, main),
+              "cudaMemcpyAsync");
+  block.being_copied.reset();
+  block.copied_in = Event::record(index, main);
+  block.streams = {main};
+  arena_->disown(std::exchange(block.place, place));
+  arena_->set_block(place, &block);
+  (void)storage->set_data_ptr(std::move(fresh));  // the old place is free
+  return true;
+}
+
 void CudaManager::drop_copy(Block& base) noexcept {
   auto& block = static_cast<CudaBlock&>(base);
   block.slot.release(block.last_copy());

@@ -72,7 +72,7 @@ PilotDevice::Room CudaManager::room() {
   BridgeAllocator::instance().native()->emptyCache({0, 0});
   arena_->move_window();
   update_capacity();
-  return {.arena = arena_->room(), .addresses = true};
+  return {.arena = arena_->room(), .page = arena_->page(), .addresses = true};
 }
 
 LinkModel CudaManager::link() { return link_; }

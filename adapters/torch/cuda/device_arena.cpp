@@ -3,26 +3,33 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/placement.h"
+
 namespace lms::torch {
 
 using Guard = std::lock_guard<std::mutex>;
 
-namespace {
-constexpr Bytes kChunk = cuda::VirtualMemory::granularity();
-}  // namespace
+DeviceArena::DeviceArena(int device, Bytes reserve, Bytes page) : memory_(device, reserve, page) {}
 
-DeviceArena::DeviceArena(int device, Bytes reserve) : memory_(device, reserve) {}
-
-void* DeviceArena::register_stay(Bytes address, Bytes size, BlockUid uid) {
+/// Puts memory behind addresses that have been taken. If there is none, they are free again.
+bool DeviceArena::back(Bytes address, Bytes size) {
   try {
     memory_.map(address, address + size);
     note_mapped();
+    return true;
   } catch (const OutOfMemory&) {
     // The device has less than we may take: what is behind the window now is all there is.
     map_.give(address);
     set_end(base_ + memory_.mapped() - below_);
-    return nullptr;
+    return false;
   }
+}
+
+void* DeviceArena::register_stay(Bytes address, Bytes size, BlockUid uid) {
+  return back(address, size) ? register_at(address, size, uid) : nullptr;
+}
+
+void* DeviceArena::register_at(Bytes address, Bytes size, BlockUid uid) {
   Stay& stay = stays_[address];
   stay.address = address;
   stay.size = size;
@@ -31,6 +38,45 @@ void* DeviceArena::register_stay(Bytes address, Bytes size, BlockUid uid) {
   peak_ = std::max(peak_.load(), used_.load());
   taken_ += size;
   return memory_.base() + address;
+}
+
+void* DeviceArena::take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid) {
+  const Guard guard(mutex_);
+  const Bytes page = memory_.chunk();
+  std::vector<std::pair<Bytes, Bytes>> pieces;
+  std::vector<std::uint32_t> chunks;
+  for (const std::uint32_t number : pages) {
+    const Bytes address = base_ + number * page;
+    chunks.push_back(static_cast<std::uint32_t>(address / page));
+    if (pieces.empty() || pieces.back().first + pieces.back().second != address) {
+      pieces.emplace_back(address, page);
+    } else {
+      pieces.back().second += page;
+    }
+  }
+  std::size_t taken = 0;
+  const auto fits = [&](const std::pair<Bytes, Bytes>& piece) {
+    if (!map_.take_at(piece.first, piece.second)) return false;
+    if (!back(piece.first, piece.second)) return false;
+    ++taken;
+    return true;
+  };
+  Bytes address = kNoAddress;
+  if (size <= static_cast<Bytes>(pages.size()) * page && std::ranges::all_of(pieces, fits)) {
+    try {
+      address = memory_.side_by_side(chunks);
+    } catch (const OutOfMemory&) {
+      // As if it did not fit.
+    }
+  }
+  if (address == kNoAddress) {
+    for (std::size_t i = 0; i < taken; ++i) map_.give(pieces[i].first);
+    return nullptr;
+  }
+  void* const data = register_at(address, size, uid);
+  for (const auto& [begin, length] : pieces) in_pieces_[begin] = address;
+  stays_[address].pieces = std::move(pieces);
+  return data;
 }
 
 void* DeviceArena::take_at(Bytes address, Bytes size, BlockUid uid) {
@@ -56,12 +102,23 @@ void DeviceArena::give(const void* data) {
   if (stay == nullptr) return;
   const Bytes address = stay->address;
   used_ -= stay->size;
+  for (const auto& [begin, length] : stay->pieces) {
+    map_.give(begin);
+    in_pieces_.erase(begin);
+  }
+  if (stay->pieces.empty()) map_.give(address);
   stays_.erase(address);
-  map_.give(address);
 }
 
 DeviceArena::Stay* DeviceArena::find(const void* data) {
   const auto found = stays_.find(static_cast<const std::byte*>(data) - memory_.base());
+  return found == stays_.end() ? nullptr : &found->second;
+}
+
+/// Whose a taken stretch of addresses is; null: nobody's.
+DeviceArena::Stay* DeviceArena::stay_in(Bytes address) {
+  const auto piece = in_pieces_.find(address);
+  const auto found = stays_.find(piece == in_pieces_.end() ? address : piece->second);
   return found == stays_.end() ? nullptr : &found->second;
 }
 
@@ -107,8 +164,9 @@ std::vector<CudaBlock*> DeviceArena::occupants(Bytes address, Bytes size) {
   const Guard guard(mutex_);
   std::vector<CudaBlock*> found;
   map_.for_overlapping(address, size, [&](Bytes at, Bytes) {
-    const auto stay = stays_.find(at);
-    if (stay != stays_.end() && stay->second.block != nullptr) found.push_back(stay->second.block);
+    const Stay* stay = stay_in(at);
+    if (stay == nullptr || stay->block == nullptr) return;
+    if (std::ranges::find(found, stay->block) == found.end()) found.push_back(stay->block);
   });
   return found;
 }
@@ -117,14 +175,16 @@ std::optional<std::vector<CudaBlock*>> DeviceArena::cheapest(
     Bytes size, const std::function<double(CudaBlock&)>& cost) {
   const Guard guard(mutex_);
   const auto window = map_.cheapest_window(size, [&](Bytes at, Bytes) {
-    const auto found = stays_.find(at);
-    CudaBlock* block = found == stays_.end() ? nullptr : found->second.block;
+    const Stay* stay = stay_in(at);
+    CudaBlock* block = stay == nullptr ? nullptr : stay->block;
     return block == nullptr ? std::numeric_limits<double>::infinity() : cost(*block);
   });
   if (!window) return std::nullopt;
   std::vector<CudaBlock*> blocks;
-  map_.for_overlapping(window->address, window->size,
-                       [&](Bytes at, Bytes) { blocks.push_back(stays_.at(at).block); });
+  map_.for_overlapping(window->address, window->size, [&](Bytes at, Bytes) {
+    CudaBlock* block = stay_in(at)->block;
+    if (std::ranges::find(blocks, block) == blocks.end()) blocks.push_back(block);
+  });
   return blocks;
 }
 
@@ -135,7 +195,7 @@ void DeviceArena::note_mapped() {
 
 Bytes DeviceArena::end_for(Bytes budget) {
   const Guard guard(mutex_);
-  return base_ + std::max<Bytes>(budget - below_, 0) / kChunk * kChunk;
+  return base_ + std::max<Bytes>(budget - below_, 0) / memory_.chunk() * memory_.chunk();
 }
 
 void DeviceArena::set_end(Bytes end) {
@@ -150,14 +210,9 @@ void DeviceArena::set_budget(Bytes bytes) {
 
 void DeviceArena::move_window() {
   const Guard guard(mutex_);
-  Bytes above = 0;
-  for (const auto& [address, stay] : stays_) {
-    if (address >= base_) above = std::max(above, address + stay.size);
-  }
+  const Bytes above = round_up(map_.top(), memory_.chunk());
   const Bytes room = map_.capacity() - base_;
-  if (above > base_ && round_up(above, kChunk) + room <= memory_.reserved()) {
-    base_ = round_up(above, kChunk);
-  }
+  if (above > base_ && above + room <= memory_.reserved()) base_ = above;
   // Memory stays behind what is in use; all other addresses below are walled off.
   for (const Bytes wall : walls_) map_.give(wall);
   walls_.clear();
@@ -197,7 +252,7 @@ Bytes DeviceArena::room() {
 Bytes DeviceArena::free() {
   const Guard guard(mutex_);
   Bytes inside = 0;
-  for (const auto& [address, stay] : stays_) inside += address >= base_ ? stay.size : 0;
+  map_.for_each([&](Bytes address, Bytes size) { inside += address >= base_ ? size : 0; });
   return map_.capacity() - base_ - inside;
 }
 

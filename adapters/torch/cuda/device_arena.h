@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cuda/event.h"
@@ -30,12 +31,15 @@ class CudaBlock;
 /// Thread-safe; its lock is innermost.
 class DeviceArena {
  public:
-  DeviceArena(int device, Bytes reserve);
+  /// Memory comes in pages of `page` bytes (a multiple of VirtualMemory::kUnit).
+  DeviceArena(int device, Bytes reserve, Bytes page);
 
   /// Where something lies, and whose it is.
   struct Stay {
     Bytes address = 0;
     Bytes size = 0;
+    /// Of what is scattered: the stretches that its pages make, at most one of them in part.
+    std::vector<std::pair<Bytes, Bytes>> pieces;
     BlockUid uid = 0;                         ///< 0: has left, or nobody's
     CudaBlock* block = nullptr;               ///< guarded by the engine's lock; null: not tracked
     cuda::EventPtr arriving;                  ///< a copy in that the main stream has not waited for
@@ -44,6 +48,9 @@ class DeviceArena {
 
   /// Takes exactly these addresses, or returns null.
   void* take_at(Bytes address, Bytes size, BlockUid uid);
+  /// Takes these pages of the window (page n begins at base() + n * page()), in this order, or
+  /// returns null.
+  void* take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid);
   /// Takes the best fit, or returns null.
   void* take(Bytes size, BlockUid uid);
   /// What is known of it; nothing if nothing lies there.
@@ -51,10 +58,8 @@ class DeviceArena {
   /// Frees. From now on the main stream may write there: its waits must have been queued.
   void give(const void* data);
 
-  [[nodiscard]] bool owns(const void* data) const {
-    const auto* byte = static_cast<const std::byte*>(data);
-    return byte >= memory_.base() && byte < memory_.base() + memory_.reserved();
-  }
+  [[nodiscard]] bool owns(const void* data) const { return memory_.owns(data); }
+  [[nodiscard]] Bytes page() const { return memory_.chunk(); }
   [[nodiscard]] BlockUid uid_of(const void* data);
   void set_block(const void* data, CudaBlock* block);
   /// set_block(data, nullptr), if it is that block's.
@@ -64,7 +69,7 @@ class DeviceArena {
   /// The bytes leave, but their block lives on: give() will not tell whose they were.
   void disown(const void* data);
 
-  /// The tracked blocks in [address, address + size).
+  /// The tracked blocks with bytes in [address, address + size).
   std::vector<CudaBlock*> occupants(Bytes address, Bytes size);
   /// The blocks to evict for `size` contiguous bytes, cheapest by `cost` (infinite: may not leave;
   /// null for what is not tracked, which may not). Nothing if no window can be cleared.
@@ -97,6 +102,9 @@ class DeviceArena {
 
  private:
   void* register_stay(Bytes address, Bytes size, BlockUid uid);
+  void* register_at(Bytes address, Bytes size, BlockUid uid);
+  bool back(Bytes address, Bytes size);
+  Stay* stay_in(Bytes address);
   void set_end(Bytes end);
   void note_mapped();
   Stay* find(const void* data);
@@ -104,9 +112,10 @@ class DeviceArena {
   std::mutex mutex_;
   cuda::VirtualMemory memory_;
   AddressMap map_;
-  std::unordered_map<Bytes, Stay> stays_;  ///< by address
-  std::vector<Bytes> walls_;               ///< taken below the window, so that nothing goes there
-  Bytes below_ = 0;                        ///< physical bytes below the window
+  std::unordered_map<Bytes, Stay> stays_;       ///< by address
+  std::unordered_map<Bytes, Bytes> in_pieces_;  ///< of a piece: its stay's address
+  std::vector<Bytes> walls_;  ///< taken below the window, so that nothing goes there
+  Bytes below_ = 0;           ///< physical bytes below the window
   std::atomic<Bytes> base_{0};
   std::atomic<Bytes> used_{0}, peak_{0}, mapped_{0}, mapped_peak_{0};
   std::atomic<Bytes> taken_{0};  ///< bytes of everything ever taken
