@@ -28,7 +28,7 @@ from bench.timing import Timed, run_steps, step_count
 PAIRS = 6
 PAIR_STEPS = 6
 # lms-swap: planned steps to wait for, timed ones, and when to wait no longer.
-PLANNED_STEPS = 2
+PLANNED_STEPS = 8
 TIMED_STEPS = 6
 MOST_STEPS = 40
 MOST_SECONDS = 30.0

@@ -451,7 +451,10 @@ void Pilot::launch() {
     in_making_ = script->refined ? nullptr : std::make_shared<Script>(*script);
   }
   if (script->planned) {
-    if (in_making_) in_making_->refined = true;
+    if (in_making_) {
+      in_making_->refined = true;
+      in_making_->room = device_.still_room(script->room);
+    }
   } else {
     try {
       const auto room = device_.room();

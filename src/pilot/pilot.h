@@ -47,6 +47,8 @@ class PilotDevice {
   /// What a plan may use. Called between two steps; the device may put itself in order for it. What
   /// lies there without any operator using it is not part of it.
   virtual Room room() = 0;
+  /// What of the room of an earlier plan a better one of the same step may count on.
+  virtual Bytes still_room(Bytes room) { return room; }
   /// As far as it is known from the laps so far; called by the planning thread.
   [[nodiscard]] virtual LinkModel link() = 0;
 

@@ -101,6 +101,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   Laps finish_laps() override;
   void drop_laps() override;
   Room room() override;
+  Bytes still_room(Bytes room) override;
   LinkModel link() override;
   void show(Stage stage, bool begins) noexcept override;
   void say(const std::string& line) override;
@@ -133,6 +134,11 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void* take_wanted(Bytes bytes, BlockUid uid, Bytes wanted);
   bool clear(Bytes address, Bytes bytes);
   bool clear_cheapest(Bytes bytes);
+  /// Bytes that PyTorch's allocator has reserved now.
+  Bytes native_reserved();
+  /// Bytes of the arena that a plan may count on: what PyTorch's allocator had reserved at most in
+  /// the step that was timed last will be reserved again.
+  Bytes planned_room();
   void update_capacity();
   /// Takes memory from the arena until PyTorch's allocator may take `bytes` more from the driver.
   void yield_to_native(Bytes bytes);
@@ -155,6 +161,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::atomic<cudaStream_t> main_stream_{nullptr};
   std::atomic<bool> has_main_stream_{false};
   std::atomic<std::int64_t> since_look_{0};  ///< operators since native memory was looked at
+  std::atomic<Bytes> native_peak_{
+      0};  ///< most that PyTorch's allocator has reserved in a timed step
   LapTimer laps_;
   std::atomic<Bytes> used_beside_{0};  ///< bytes of the arena below its window, when laps began
   LinkModel link_;                     ///< the planning thread's

@@ -35,6 +35,20 @@ Bytes CudaManager::in_use() const {
 
 // The arena
 
+Bytes CudaManager::native_reserved() {
+  const Bytes reserved = current(native_stats(device_).reserved_bytes);
+  Bytes peak = native_peak_;
+  while (peak < reserved && !native_peak_.compare_exchange_weak(peak, reserved)) {
+  }
+  return reserved;
+}
+
+Bytes CudaManager::planned_room() {
+  const Bytes native = std::max(native_reserved(), native_peak_.load());
+  const Bytes room = arena_->end_for(limit() - native - slack(limit())) - arena_->base();
+  return std::min(arena_->room(), room);
+}
+
 bool CudaManager::serves(cudaStream_t stream) {
   if (!arena_ || limit() < kLeastLimit || (in_pool() && capturing())) return false;
   if (!has_main_stream_.load(std::memory_order_acquire)) {
@@ -49,8 +63,7 @@ bool CudaManager::serves(cudaStream_t stream) {
 
 void CudaManager::update_capacity() {
   if (!arena_) return;
-  const Bytes reserved = current(native_stats(device_).reserved_bytes);
-  arena_->set_budget(limit() - reserved - slack(limit()));
+  arena_->set_budget(limit() - native_reserved() - slack(limit()));
 }
 
 c10::DataPtr CudaManager::allocate(std::size_t n) {
@@ -176,7 +189,7 @@ bool CudaManager::clear_cheapest(Bytes bytes) {
 
 void CudaManager::yield_to_native(Bytes bytes) {
   if (!arena_ || arena_->mapped() == 0) return;
-  const Bytes reserved = current(native_stats(device_).reserved_bytes);
+  const Bytes reserved = native_reserved();
   if (reserved + bytes + arena_->mapped() <= limit()) return;
   const Bytes budget = limit() - reserved - bytes;
   const Bytes end = arena_->end_for(budget);

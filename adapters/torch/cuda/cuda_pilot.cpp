@@ -2,6 +2,7 @@
 
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "adapters/torch/cuda/bridge_allocator.h"
@@ -41,6 +42,8 @@ void CudaManager::start_laps() {
   const c10::cuda::CUDAGuard guard(device_.index());
   if (arena_) used_beside_ = arena_->used() - (arena_->room() - arena_->free());
   laps_.start(main_stream_);
+  native_peak_ = 0;
+  (void)native_reserved();
 }
 
 void CudaManager::begin_lap() { laps_.begin_lap(used_by_plan()); }
@@ -72,8 +75,10 @@ PilotDevice::Room CudaManager::room() {
   BridgeAllocator::instance().native()->emptyCache({0, 0});
   arena_->move_window();
   update_capacity();
-  return {.arena = arena_->room(), .page = arena_->page(), .addresses = true};
+  return {.arena = planned_room(), .page = arena_->page(), .addresses = true};
 }
+
+Bytes CudaManager::still_room(Bytes room) { return std::min(room, planned_room()); }
 
 LinkModel CudaManager::link() { return link_; }
 
