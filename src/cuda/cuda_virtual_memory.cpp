@@ -182,11 +182,23 @@ void VirtualMemory::part(std::size_t first, std::size_t last) noexcept {
     const auto& [chunks, offset] = joined;
     const bool gone =
         std::ranges::any_of(chunks, [&](std::uint32_t i) { return i >= first && i < last; });
-    if (gone) {
-      (void)driver().unmap(address_of(base_, offset),
-                           chunks.size() * static_cast<std::size_t>(chunk_));
-    }
+    if (gone) unmap_joined(chunks, offset);
     return gone;
+  });
+}
+
+void VirtualMemory::unmap_joined(const std::vector<std::uint32_t>& chunks, Bytes offset) noexcept {
+  (void)driver().unmap(address_of(base_, offset), chunks.size() * static_cast<std::size_t>(chunk_));
+}
+
+void VirtualMemory::forget(const std::function<bool(Bytes)>& keep) {
+  const DeviceScope scope(device_);
+  scope.expect();
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  std::erase_if(joined_, [&](const auto& joined) {
+    const bool goes = !keep(joined.second);
+    if (goes) unmap_joined(joined.first, joined.second);
+    return goes;
   });
 }
 

@@ -20,6 +20,9 @@ VirtualMemory::VirtualMemory(int /*device*/, Bytes /*reserve*/, Bytes /*chunk*/)
 VirtualMemory::~VirtualMemory() = default;
 void VirtualMemory::release(std::size_t /*first*/, std::size_t /*last*/) noexcept {}
 void VirtualMemory::part(std::size_t /*first*/, std::size_t /*last*/) noexcept {}
+void VirtualMemory::unmap_joined(const std::vector<std::uint32_t>& /*chunks*/,
+                                 Bytes /*offset*/) noexcept {}
+void VirtualMemory::forget(const std::function<bool(Bytes)>& /*keep*/) {}
 Bytes VirtualMemory::side_by_side(const std::vector<std::uint32_t>& /*chunks*/) { return 0; }
 void VirtualMemory::map(Bytes /*begin*/, Bytes /*end*/) {}
 void VirtualMemory::unmap(Bytes /*begin*/, Bytes /*end*/) {}

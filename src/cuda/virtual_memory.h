@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -53,6 +54,10 @@ class VirtualMemory {
   /// run out.
   Bytes side_by_side(const std::vector<std::uint32_t>& chunks);
 
+  /// Forgets where chunks lie side by side, except what `keep` wants of those places, after all
+  /// work queued on the device is done. No work queued later may use what is forgotten.
+  void forget(const std::function<bool(Bytes offset)>& keep);
+
   /// Gives back the chunks that lie wholly in [begin, end), after all work queued on the device is
   /// done. The caller sees to it that no work queued later, here or by peers, uses them.
   void unmap(Bytes begin, Bytes end);
@@ -65,6 +70,7 @@ class VirtualMemory {
  private:
   void release(std::size_t first, std::size_t last) noexcept;
   void part(std::size_t first, std::size_t last) noexcept;
+  void unmap_joined(const std::vector<std::uint32_t>& chunks, Bytes offset) noexcept;
   [[nodiscard]] Bytes addresses_for(Bytes bytes) const;
 
   int device_ = 0;

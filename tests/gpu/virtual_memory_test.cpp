@@ -92,6 +92,12 @@ TEST_F(VirtualMemoryOnGpu, ChunksLieSideBySideInAnyOrder) {
         "cudaMemcpy");
   EXPECT_EQ(byte_at(memory.base() + 6 * kSmall - 1), 10);
   EXPECT_EQ(byte_at(memory.base() + 3 * kSmall - 1), 11);
+  // Some may be forgotten; their memory stays.
+  const Bytes other = memory.side_by_side({1, 6});
+  memory.forget([&](Bytes offset) { return offset == other; });
+  EXPECT_EQ(memory.side_by_side({1, 6}), other);
+  EXPECT_EQ(byte_at(memory.base() + 5 * kSmall - 1), 14);
+  (void)memory.side_by_side({5, 2, 7});
   // A chunk that is given back lies nowhere; its memory is free.
   const Bytes before = free_bytes();
   memory.unmap(2 * kSmall, 3 * kSmall);

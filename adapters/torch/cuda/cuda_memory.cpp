@@ -11,6 +11,7 @@
 #include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/thread_state.h"
 #include "cuda/event.h"
+#include "cuda/profiler.h"
 
 namespace lms::torch {
 namespace {
@@ -259,6 +260,7 @@ bool CudaManager::prepare_room(Bytes bytes) {
 }
 
 bool CudaManager::relieve(Bytes bytes, int attempt) {
+  cuda::mark("reclaim", bytes);
   EngineLock lock = engine_.lock();
   Bytes left = 0;
   switch (attempt) {

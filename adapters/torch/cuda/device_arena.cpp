@@ -40,6 +40,21 @@ void* DeviceArena::register_at(Bytes address, Bytes size, BlockUid uid) {
   return memory_.base() + address;
 }
 
+/// Where these chunks lie side by side, or kNoAddress if there are no addresses for it.
+Bytes DeviceArena::side_by_side(const std::vector<std::uint32_t>& chunks) {
+  try {
+    return memory_.side_by_side(chunks);
+  } catch (const OutOfMemory&) {
+    // Plans that are followed no more have used them up.
+  }
+  memory_.forget([this](Bytes offset) { return stays_.contains(offset); });
+  try {
+    return memory_.side_by_side(chunks);
+  } catch (const OutOfMemory&) {
+    return kNoAddress;
+  }
+}
+
 void* DeviceArena::take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid) {
   const Guard guard(mutex_);
   const Bytes page = memory_.chunk();
@@ -63,11 +78,7 @@ void* DeviceArena::take_on(const std::vector<std::uint32_t>& pages, Bytes size, 
   };
   Bytes address = kNoAddress;
   if (size <= static_cast<Bytes>(pages.size()) * page && std::ranges::all_of(pieces, fits)) {
-    try {
-      address = memory_.side_by_side(chunks);
-    } catch (const OutOfMemory&) {
-      // As if it did not fit.
-    }
+    address = side_by_side(chunks);
   }
   if (address == kNoAddress) {
     for (std::size_t i = 0; i < taken; ++i) map_.give(pieces[i].first);

@@ -104,6 +104,7 @@ class DeviceArena {
   void* register_stay(Bytes address, Bytes size, BlockUid uid);
   void* register_at(Bytes address, Bytes size, BlockUid uid);
   bool back(Bytes address, Bytes size);
+  Bytes side_by_side(const std::vector<std::uint32_t>& chunks);
   Stay* stay_in(Bytes address);
   void set_end(Bytes end);
   void note_mapped();
