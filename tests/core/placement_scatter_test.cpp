@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "placement_random.h"
 #include "plan/placement.h"
 #include "plan/search.h"
-#include "placement_random.h"
 #include "trace/trace_io.h"
 
 namespace lms {

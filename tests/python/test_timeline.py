@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from stress import harness
 from test_plan_loops import LIMIT, _model, _step
 
 import torch_lms
@@ -110,7 +111,8 @@ def test_where_nothing_can_be_written(managed: None, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_with_its_memory(tmp_path: Path) -> None:
-    limit = 256 << 20
+    room = 256 << 20
+    limit = harness.held("cuda") + room  # tests before this one have left something there
     path = tmp_path / "step.json"
     with torch_lms.managed(device="cuda", limit=limit, plan="now", plan_seconds=0.2):
         weights = [torch.randn(1024, 1024, device="cuda", requires_grad=True) for _ in range(24)]
@@ -135,4 +137,4 @@ def test_on_a_gpu_with_its_memory(tmp_path: Path) -> None:
         assert all(0.5 < rate < 2000 for rate in rates), rates
     counters = [e for e in _events(document, "measured") if e["name"] == "device memory"]
     most = max(e["args"]["bytes"] for e in counters)
-    assert limit / 2 < most <= limit
+    assert room / 2 < most <= limit
