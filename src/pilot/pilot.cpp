@@ -135,6 +135,7 @@ void Pilot::restart_operator() {
   if (!awake() || !options_.enabled) return;
   const Guard guard(mutex_);
   if (!now_.running) return;
+  if (timing_) device_.restart_lap();
   if (walking()) {
     walk_->restart();
   } else {

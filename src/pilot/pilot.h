@@ -27,6 +27,9 @@ class PilotDevice {
   /// now on is the operator's.
   virtual void begin_lap() {}
   virtual void lap() = 0;
+  /// The lap's operator has failed and begins anew: until now the device has stood still. With the
+  /// pilot's lock held.
+  virtual void restart_lap() {}
 
   struct Laps {
     /// A lap each. Its computation, without the time for which the device stood still for copies,

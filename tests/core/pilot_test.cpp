@@ -25,6 +25,7 @@ class PlainDevice final : public PilotDevice {
     running_ = true;
   }
   void lap() override { ends_.push_back(now()); }
+  void restart_lap() override { ++restarted; }
   Laps finish_laps() override {
     Laps laps;
     for (std::size_t i = 1; i < ends_.size(); ++i) {
@@ -62,6 +63,7 @@ class PlainDevice final : public PilotDevice {
   std::string refuses;
   int timed = 0;
   int dropped = 0;
+  int restarted = 0;
 
  private:
   struct Moment {
@@ -143,7 +145,10 @@ class Loop {
     std::uint64_t value;
   };
 
-  void begin(OperatorKey key) { pilot.begin_operator(key, "op", true); }
+  void begin(OperatorKey key) {
+    pilot.begin_operator(key, "op", true);
+    if (fails_at_first) pilot.restart_operator();
+  }
 
   void use(SimBlock& block, bool writes, std::uint64_t value = 0) {
     auto lock = engine_.lock();
@@ -201,6 +206,7 @@ class Loop {
  public:
   PlainDevice device;
   Pilot pilot;
+  bool fails_at_first = false;  ///< every operator is tried twice
 
  private:
   std::vector<SimBlock*> weights_;
@@ -370,6 +376,16 @@ TEST(Pilot, AMeasuredStepCanBeDrawnBesideItsPrediction) {
                                      &measured->timeline));
   EXPECT_NO_THROW((void)timeline_svg(script.shape.trace, script.plan, predicted, script.budget,
                                      "both", &measured->timeline));
+}
+
+TEST(Pilot, WhatAnOperatorTakesBeforeItBeginsAnewIsNotItsTime) {
+  constexpr int kLayers = 8;
+  Loop loop(10 * Loop::kBytes, kLayers);
+  loop.fails_at_first = true;
+  for (int i = 0; i < 30; ++i) loop.step(kLayers);
+  EXPECT_GT(loop.pilot.stats().steps, 0);
+  EXPECT_GT(loop.device.timed, 0);
+  EXPECT_EQ(loop.device.restarted, loop.device.timed * 2 * kLayers);
 }
 
 TEST(Pilot, LapsOfAStepThatTurnsOutToBeAnotherAreDropped) {

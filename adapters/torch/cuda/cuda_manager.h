@@ -97,6 +97,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   // PilotDevice
   void start_laps() override;
   void begin_lap() override;
+  void restart_lap() override;
   void lap() override;
   Laps finish_laps() override;
   void drop_laps() override;

@@ -53,6 +53,11 @@ void CudaManager::lap() {
   laps_.lap(used_by_plan());
 }
 
+void CudaManager::restart_lap() {
+  const c10::cuda::CUDAGuard guard(device_.index());
+  laps_.restart_lap();
+}
+
 PilotDevice::Laps CudaManager::finish_laps() {
   const c10::cuda::CUDAGuard guard(device_.index());
   Laps laps = laps_.finish();

@@ -34,12 +34,17 @@ cudaEvent_t LapTimer::mark(cudaStream_t stream) {
 
 void LapTimer::clear() {
   free_.insert(free_.end(), laps_.begin(), laps_.end());
-  for (const Wait& wait : waits_) free_.insert(free_.end(), {wait.begin, wait.end});
+  for (const Wait& wait : waits_) recycle(wait);
   for (const Copy& copy : copies_) free_.insert(free_.end(), {copy.begin, copy.end});
   laps_.clear();
   most_.clear();
   waits_.clear();
   copies_.clear();
+}
+
+void LapTimer::recycle(const Wait& wait) {
+  if (wait.begin != nullptr) free_.push_back(wait.begin);
+  free_.push_back(wait.end);
 }
 
 void LapTimer::start(cudaStream_t stream) {
@@ -64,6 +69,18 @@ void LapTimer::lap(Bytes device) {
   laps_.push_back(mark(stream_));
   most_.push_back(std::max(most_now_, device));
   most_now_ = device;
+}
+
+void LapTimer::restart_lap() {
+  if (!running()) return;
+  const Guard guard(mutex_);
+  if (!running()) return;
+  const std::size_t now = laps_.size();
+  while (!waits_.empty() && waits_.back().lap == now) {
+    recycle(waits_.back());
+    waits_.pop_back();
+  }
+  waits_.push_back({now, nullptr, mark(stream_)});
 }
 
 void LapTimer::note(Bytes device) {
@@ -107,7 +124,9 @@ PilotDevice::Laps LapTimer::finish() {
   cuda::check(cudaEventSynchronize(laps_.back()), "cudaEventSynchronize");
   std::vector<double> waited(laps_.size(), 0.0);
   for (const Wait& wait : waits_) {
-    if (wait.lap < laps_.size()) waited[wait.lap] += between(wait.begin, wait.end);
+    if (wait.lap >= laps_.size()) continue;
+    const cudaEvent_t begin = wait.begin == nullptr ? laps_[wait.lap - 1] : wait.begin;
+    waited[wait.lap] += between(begin, wait.end);
   }
   for (std::size_t i = 1; i < laps_.size(); ++i) {
     const double end = between(laps_.front(), laps_[i]);

@@ -25,6 +25,8 @@ class LapTimer {
   /// The lap's operator begins, with `device` bytes on the device.
   void begin_lap(Bytes device);
   void lap(Bytes device);
+  /// The lap's operator begins anew: what the lap has taken so far was waiting.
+  void restart_lap();
   [[nodiscard]] bool running() const { return running_.load(std::memory_order_relaxed); }
   /// As many bytes are on the device now; to be called before they become fewer.
   void note(Bytes device);
@@ -50,9 +52,12 @@ class LapTimer {
   std::vector<Bytes> most_;        ///< on the device, by lap
   Bytes most_now_ = 0;             ///< in the lap that runs
   struct Wait {
-    std::size_t lap;  ///< from 1
-    cudaEvent_t begin, end;
+    std::size_t lap;    ///< from 1
+    cudaEvent_t begin;  ///< null: when the lap began
+    cudaEvent_t end;
   };
+  void recycle(const Wait& wait);
+
   std::vector<Wait> waits_;
   struct Copy {
     std::size_t lap;
