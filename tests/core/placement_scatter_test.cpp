@@ -14,6 +14,7 @@
 
 #include "placement_random.h"
 #include "plan/placement.h"
+#include "plan/placement_stays.h"
 #include "plan/search.h"
 #include "trace/trace_io.h"
 
@@ -215,6 +216,29 @@ TEST(Scatter, RealStepsWasteNextToNothing) {
     EXPECT_LE(placement.bytes, room) << name;
     EXPECT_FALSE(placement.scattered.empty()) << name;
   }
+}
+
+/// The same of whole steps, also where one piece each would have done.
+RC_GTEST_PROP(ScatterProperty, EveryScatteredPlacementHolds, (std::uint64_t seed)) {
+  RandomPlan random(seed);
+  const Trace trace = random.trace();
+  const Plan plan = random.plan(trace);
+  RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
+  const Bytes page = Bytes{1} << random.below(4);
+  Stays stays(trace, plan, 1);
+  const Bytes room =
+      stays.most_at_once() + random.below(static_cast<int>(stays.most_at_once()) + 8);
+  std::vector<Rectangle> apart = stays.rectangles();
+  const auto found = scatter(apart, stays.whole(), stays.period(), room, page);
+  RC_CLASSIFY(!found.has_value(), "does not fit");
+  if (!found) return;
+  stays.rectangles() = std::move(apart);
+  const Placement placement = stays.placement(*found, page);
+  RC_CLASSIFY(!placement.scattered.empty(), "scattered");
+  RC_CLASSIFY(!placement.moved.empty(), "moved between steps");
+  RC_CLASSIFY(!placement.taking_turns.empty(), "blocks take turns");
+  RC_ASSERT(joined(verify_placement(trace, plan, placement, 1)) == "");
+  RC_ASSERT(placement.bytes <= room);
 }
 
 RC_GTEST_PROP(ScatterProperty, EveryPlacementHolds, (std::uint64_t seed)) {

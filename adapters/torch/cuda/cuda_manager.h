@@ -162,8 +162,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::atomic<cudaStream_t> main_stream_{nullptr};
   std::atomic<bool> has_main_stream_{false};
   std::atomic<std::int64_t> since_look_{0};  ///< operators since native memory was looked at
-  std::atomic<Bytes> native_peak_{
-      0};  ///< most that PyTorch's allocator has reserved in a timed step
+  /// Most that PyTorch's allocator has reserved since a step was timed.
+  std::atomic<Bytes> native_peak_{0};
   LapTimer laps_;
   std::atomic<Bytes> used_beside_{0};  ///< bytes of the arena below its window, when laps began
   LinkModel link_;                     ///< the planning thread's
