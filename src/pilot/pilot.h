@@ -172,6 +172,8 @@ class Pilot {
     BlockUid uid;
   };
   using Guard = std::lock_guard<std::mutex>;
+  /// More words about the same thing would only annoy.
+  static constexpr int kMostLines = 3;
 
   void begin_locked();
   void touch_locked(const Use& use);

@@ -1,11 +1,48 @@
-// What the planning thread does: from a step's shape and times to a plan and its addresses.
+// From a step's shape and times to a plan and its addresses: the planning thread, its launch and
+// what becomes of it.
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "pilot/pilot.h"
 #include "plan/placed_plan.h"
 
 namespace lms {
+
+void Pilot::launch() {
+  std::shared_ptr<Script> script;
+  {
+    const Guard guard(mutex_);
+    if (original_ || !script_) return;
+    script = script_;
+    original_ = script;
+    // A refined plan stays: it is only to be seen what became of it.
+    in_making_ = script->refined ? nullptr : std::make_shared<Script>(*script);
+  }
+  if (script->planned) {
+    if (in_making_) {
+      in_making_->refined = true;
+      in_making_->room = device_.still_room(script->room);
+    }
+  } else {
+    try {
+      const auto room = device_.room();
+      in_making_->room = room.arena;
+      in_making_->page = room.page;
+      in_making_->addresses = room.addresses;
+    } catch (const std::exception& error) {
+      failure_ = error.what();
+    }
+  }
+  if (planner_.joinable()) planner_.join();
+  planner_done_ = false;
+  if (options_.in_foreground) {
+    plan_in_background();
+  } else {
+    planner_ = std::thread([this] { plan_in_background(); });
+  }
+}
 
 void Pilot::plan_in_background() {
   const ShownStage shown(device_, PilotDevice::Stage::kPlanning);
@@ -63,6 +100,35 @@ void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
     script.budget = script.room;
   }
   script.finish();
+}
+
+void Pilot::take_over() {
+  planner_done_ = false;
+  const auto original = std::exchange(original_, nullptr);
+  auto made = std::exchange(in_making_, nullptr);
+  if (!made) {
+    original->measured = true;
+    failure_.clear();
+    return;
+  }
+  if (original->planned) ++stats_.refined;
+  if (const std::string failure = std::exchange(failure_, {}); !failure.empty()) {
+    original->hopeless = original->refined = true;
+    // If it failed only the second time, the plan that there is will do.
+    if (!original->planned && said_++ < kMostLines) device_.say("no plan: " + failure);
+    return;
+  }
+  const auto found = std::ranges::find(scripts_, original);
+  if (found == scripts_.end()) return;
+  *found = made;
+  if (!original->planned) ++stats_.planned;
+  stats_.predicted_ms = made->predicted.step_ms;
+  stats_.planned_peak = made->predicted.peak;
+  stats_.placed = made->placement.bytes;
+  stats_.lower_bound = made->placement.lower_bound;
+  if (script_ != original) return;
+  auto walk = walk_->change_to(*made);
+  walk_along(made, walk ? std::move(*walk) : Walk(*made));
 }
 
 }  // namespace lms

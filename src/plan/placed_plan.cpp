@@ -53,6 +53,7 @@ class Planning {
   template <std::size_t N>
   [[nodiscard]] std::vector<Bytes> parts_of_room(const std::array<double, N>& parts) const {
     std::vector<Bytes> budgets;
+    budgets.reserve(N);
     for (const double part : parts) {
       budgets.push_back(static_cast<Bytes>(part * static_cast<double>(room_)));
     }
