@@ -320,8 +320,9 @@ bool Engine::evict(EngineLock& lock, Block& block) {
   return may_evict(lock, block) && send_out(lock, block) > 0;
 }
 
-bool Engine::clean(EngineLock& lock, Block& block) {
-  if (!may_evict(lock, block) || block.copy_valid) return false;
+bool Engine::move_beside(EngineLock& lock, Block& block, const std::function<bool()>& move,
+                         const std::function<void()>& note) {
+  if (!may_evict(lock, block)) return false;
   if (!block.alive()) {
     erase(lock, block);
     return false;
@@ -329,22 +330,32 @@ bool Engine::clean(EngineLock& lock, Block& block) {
   policy_->withdraw(block);
   block.state = BlockState::kLeaving;
   ++in_transit_;
-  std::optional<Bytes> copied;
+  bool moved = false;
   try {
     lock.unlock();
-    copied = mover_.copy_below(block);
+    moved = move();
     lock.lock();
   } catch (...) {
     if (!lock.owns()) lock.lock();
     finish_transition(lock, block, BlockState::kResident);
     throw;
   }
-  if (copied) {
+  if (moved) note();
+  finish_transition(lock, block, BlockState::kResident);
+  return moved;
+}
+
+bool Engine::clean(EngineLock& lock, Block& block) {
+  if (block.copy_valid) return false;
+  std::optional<Bytes> copied;
+  const auto move = [&] {
+    copied = mover_.copy_below(block);
+    return copied.has_value();
+  };
+  return move_beside(lock, block, move, [&] {
     block.has_copy = block.copy_valid = true;
     stats_.bytes_out += *copied;
-  }
-  finish_transition(lock, block, BlockState::kResident);
-  return copied.has_value();
+  });
 }
 
 bool Engine::fetch(EngineLock& lock, Block& block) {
@@ -366,27 +377,8 @@ bool Engine::fetch(EngineLock& lock, Block& block) {
 }
 
 bool Engine::relocate(EngineLock& lock, Block& block) {
-  if (!may_evict(lock, block)) return false;
-  if (!block.alive()) {
-    erase(lock, block);
-    return false;
-  }
-  policy_->withdraw(block);
-  block.state = BlockState::kLeaving;
-  ++in_transit_;
-  bool moved = false;
-  try {
-    lock.unlock();
-    moved = mover_.relocate(block);
-    lock.lock();
-  } catch (...) {
-    if (!lock.owns()) lock.lock();
-    finish_transition(lock, block, BlockState::kResident);
-    throw;
-  }
-  if (moved) ++stats_.relocations;
-  finish_transition(lock, block, BlockState::kResident);
-  return moved;
+  const auto move = [&] { return mover_.relocate(block); };
+  return move_beside(lock, block, move, [&] { ++stats_.relocations; });
 }
 
 bool Engine::knows(EngineLock& lock, const Block* block, std::uint64_t uid) const {

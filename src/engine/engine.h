@@ -164,6 +164,10 @@ class Engine {
   void bring_in(EngineLock& lock, Block& block, bool ahead);
   /// Returns the bytes that left the device (0: the block may not leave, or has died).
   Bytes send_out(EngineLock& lock, Block& block);
+  /// Has a resident block's bytes moved, or copied, by `move` (without the lock) while it belongs
+  /// to this thread; then, if that returned true, `note` takes note under the lock.
+  bool move_beside(EngineLock& lock, Block& block, const std::function<bool()>& move,
+                   const std::function<void()>& note);
   [[nodiscard]] bool may_leave(const Block& block) const;
   void finish_transition(EngineLock& lock, Block& block, BlockState state);
   void offer_if_free(Block& block);

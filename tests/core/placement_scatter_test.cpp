@@ -218,13 +218,23 @@ TEST(Scatter, RealStepsWasteNextToNothing) {
   }
 }
 
+/// A random step, a plan for it, and pages to put it on.
+struct RandomStep {
+  explicit RandomStep(std::uint64_t seed) : random(seed), trace(random.trace()) {
+    plan = random.plan(trace);
+    RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
+    page = Bytes{1} << random.below(4);
+  }
+  RandomPlan random;
+  Trace trace;
+  Plan plan;
+  Bytes page = 0;
+};
+
 /// The same of whole steps, also where one piece each would have done.
 RC_GTEST_PROP(ScatterProperty, EveryScatteredPlacementHolds, (std::uint64_t seed)) {
-  RandomPlan random(seed);
-  const Trace trace = random.trace();
-  const Plan plan = random.plan(trace);
-  RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
-  const Bytes page = Bytes{1} << random.below(4);
+  RandomStep step(seed);
+  auto& [random, trace, plan, page] = step;
   Stays stays(trace, plan, 1);
   const Bytes room =
       stays.most_at_once() + random.below(static_cast<int>(stays.most_at_once()) + 8);
@@ -242,11 +252,8 @@ RC_GTEST_PROP(ScatterProperty, EveryScatteredPlacementHolds, (std::uint64_t seed
 }
 
 RC_GTEST_PROP(ScatterProperty, EveryPlacementHolds, (std::uint64_t seed)) {
-  RandomPlan random(seed);
-  const Trace trace = random.trace();
-  const Plan plan = random.plan(trace);
-  RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
-  const Bytes page = Bytes{1} << random.below(4);
+  RandomStep step(seed);
+  auto& [random, trace, plan, page] = step;
   const Placement tight = place(trace, plan, 1, 0.001);
   // Between what is needed at least, and what it takes in one piece each.
   const Bytes waste = tight.bytes - tight.lower_bound;

@@ -14,6 +14,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bench_support import request  # noqa: E402
+
 from bench import methods, records, report, run, worker  # noqa: E402
 from bench.methods import METHODS, Setting  # noqa: E402
 from bench.steps import STEPS, StepOptions  # noqa: E402
@@ -186,19 +188,8 @@ def test_lms_is_disabled_when_a_step_fails(fake_lms, monkeypatch):
         assert not fake_lms.on
 
 
-def request(runs: list[dict], **changes) -> dict:
-    fields = {
-        "step": STEP,
-        "options": {"tiny": True},
-        "device": "cpu",
-        "headroom": 1.0,
-        "min_block": "4KiB",
-        "plan_seconds": 0.5,
-        "ballast_slack": None,
-        "reference": None,
-        "runs": [{"warmup": 1, "steps": 1} | run for run in runs],
-    }
-    return fields | changes
+def short_request(runs: list[dict], **changes) -> dict:
+    return request([{"warmup": 1, "steps": 1} | run for run in runs], **changes)
 
 
 def test_a_failed_run_is_recorded_and_the_next_goes_on(tmp_path, monkeypatch):
@@ -211,7 +202,7 @@ def test_a_failed_run_is_recorded_and_the_next_goes_on(tmp_path, monkeypatch):
         for name in ("plain", "save_on_cpu", "checkpoint")
     ]
     file = tmp_path / "request"
-    file.write_text(json.dumps(request(runs)))
+    file.write_text(json.dumps(short_request(runs)))
     worker.main(str(file))
     results = {r["method"]: r for r in records.read_all(tmp_path)}
     assert results["save_on_cpu"]["error"] == "OutOfMemoryError: CUDA out of memory"
@@ -224,9 +215,9 @@ def test_a_ratio_becomes_a_limit_and_needs_a_peak(fake_lms):
     run_asked = {"method": "lms-reactive", "ratio": 2.0, "warmup": 1, "steps": 1}
     reference = records.empty(STEP, "plain") | methods.run("plain", setting())
     reference["allocated_peak"] = 4000
-    result = worker._one(request([]), run_asked, {}, reference)
+    result = worker._one(short_request([]), run_asked, {}, reference)
     assert (result["error"], result["limit_bytes"], fake_lms.limits) == (None, 2000, [2000])
-    failed = worker._one(request([]), run_asked, {}, None)
+    failed = worker._one(short_request([]), run_asked, {}, None)
     assert "give a limit" in failed["error"]
 
 
