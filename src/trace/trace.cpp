@@ -128,10 +128,14 @@ class Validator {
 
   void visit(const TraceOperator& op) {
     if (!std::isfinite(op.ms) || op.ms < 0) note_here("takes no possible time");
+    if (!std::isfinite(op.replay_ms)) note_here("takes no possible time to run again");
     if (op.workspace < 0) note_here("has a negative workspace");
     check_temporaries(op);
     used(op.reads, "reads the unborn", "reads the dead");
     used(op.writes, "writes the unborn", "writes the dead");
+    for (const TraceBlockId id : known(op.spared)) {
+      if (std::ranges::find(op.writes, id) == op.writes.end()) complain(id, "spares the unwritten");
+    }
     for (const TraceBlockId id : known(op.allocs)) {
       if (life_[id] != Life::kUnborn) complain(id, "makes again the");
       if (life_[id] == Life::kUnborn) life_[id] = Life::kAlive;
@@ -149,6 +153,10 @@ class Validator {
 };
 
 }  // namespace
+
+bool TraceOperator::spares(TraceBlockId block) const {
+  return std::ranges::find(spared, block) != spared.end();
+}
 
 std::vector<std::string> Trace::validate() const { return Validator(*this).run(); }
 
@@ -201,7 +209,13 @@ void TraceBuilder::temporary(Bytes bytes, std::uint32_t begin, std::uint32_t end
   last("temporary()").temporaries.push_back({bytes, begin, end});
 }
 
-void TraceBuilder::repeatable() { last("repeatable()").repeatable = true; }
+void TraceBuilder::repeatable(double replay_ms) {
+  TraceOperator& op = last("repeatable()");
+  op.repeatable = true;
+  op.replay_ms = replay_ms;
+}
+
+void TraceBuilder::spared(TraceBlockId block) { last("spared()").spared.push_back(block); }
 
 TraceBlockId TraceBuilder::result(Bytes bytes) {
   TraceOperator& op = last("result()");

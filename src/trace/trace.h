@@ -15,7 +15,7 @@ namespace lms {
 using TraceBlockId = std::uint32_t;
 
 /// Raised by every change of what the values of a Trace mean.
-inline constexpr int kTraceVersion = 2;
+inline constexpr int kTraceVersion = 3;
 
 /// "No block": see TraceBlock::carried_from.
 inline constexpr std::int64_t kNoBlock = -1;
@@ -42,21 +42,33 @@ struct TraceTemporary {
 };
 
 /// One outermost operator. Every list names a block at most once; a block may be in both `reads`
-/// and `writes`.
+/// and `writes`. Running it again, to have a block's bytes back, makes all its results and
+/// temporaries again, in the same order.
 struct TraceOperator {
   std::string name;
   std::vector<TraceBlockId> reads;   ///< alive before the operator, contents needed
   std::vector<TraceBlockId> writes;  ///< alive before the operator, contents changed
+  /// Of `writes`: what running it again neither needs nor changes (a batch norm's running
+  /// statistics).
+  std::vector<TraceBlockId> spared;
   /// Born in the operator (or between it and the one before) and alive after it, in the order of
   /// their allocation. Their numbers among its allocations are those that no temporary has.
   std::vector<TraceBlockId> allocs;
   std::vector<TraceBlockId> frees;  ///< die after the operator, before the next one
   double ms = 0;                    ///< computation, without waiting for any copy
+  /// Of running it again, where that is cheaper (a batch norm from its saved statistics);
+  /// negative: as `ms`.
+  double replay_ms = -1;
   /// Most bytes in use beside all blocks while it runs; no less than its temporaries' peak.
   Bytes workspace = 0;
   std::vector<TraceTemporary> temporaries;  ///< ascending by `begin`; empty if not recorded
   /// Running it again on the same bytes gives the same bits and has no other effect.
   bool repeatable = false;
+
+  /// What running it again takes.
+  [[nodiscard]] double again_ms() const { return replay_ms < 0 ? ms : replay_ms; }
+  /// Running it again leaves the block alone.
+  [[nodiscard]] bool spares(TraceBlockId block) const;
 };
 
 /// What a step did: a plain value. Positions in `operators` are the clock of plans.
@@ -88,8 +100,10 @@ class TraceBuilder {
   /// Memory that the last operator takes beside its results: see TraceTemporary. Its workspace is
   /// for the caller to give.
   void temporary(Bytes bytes, std::uint32_t begin, std::uint32_t end);
-  /// The last operator may be run again.
-  void repeatable();
+  /// The last operator may be run again, in this time: see TraceOperator::replay_ms.
+  void repeatable(double replay_ms = -1);
+  /// Of what the last operator writes: running it again leaves the block alone.
+  void spared(TraceBlockId block);
   /// A result of the last operator.
   TraceBlockId result(Bytes bytes);
   /// The block dies after the last operator.

@@ -24,6 +24,11 @@ bool repeatable(std::string_view name) {
       kOnce, [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
 }
 
+bool is_batch_norm(std::string_view name) {
+  return name.find("batch_norm") != std::string_view::npos &&
+         name.find("backward") == std::string_view::npos;
+}
+
 class Importer {
  public:
   Trace read(const Json& document) {
@@ -75,6 +80,7 @@ class Importer {
       last_use_[id] = trace_.operators.size() - 1;
       if (seen.insert(id).second) op.writes.push_back(id);
     }
+    if (is_batch_norm(op.name)) op.spared = op.writes;
   }
 
   void end_lives() {

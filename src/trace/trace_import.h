@@ -14,7 +14,8 @@ namespace lms {
 /// - every other block is there before the step, and after it. One that no operator of the step
 ///   writes is filled by something else before every step (a batch of data): it is not movable.
 /// The operators' times are scaled to add up to T; what the peak holds beside known blocks is
-/// workspace. Operators are repeatable but for the random and the list operators.
+/// workspace. Operators are repeatable but for the random and the list operators; a batch norm that
+/// is run again spares what it writes, its running statistics.
 /// Throws Error, naming the file and what is wrong.
 Trace import_legacy(const std::string& path);
 

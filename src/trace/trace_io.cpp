@@ -20,9 +20,12 @@ constexpr const char* kFormat = "lms-trace";
 // Rows instead of objects keep thousands of operators small:
 //   block     [bytes, born in step, movable, carried from]
 //   operator  [position in names, ms, workspace, repeatable, reads, writes, allocs, frees,
-//              [[bytes, begin, end] of each temporary]]
+//              [[bytes, begin, end] of each temporary], spared, time to run it again]
 constexpr std::size_t kBlockFields = 4;
-constexpr std::size_t kOperatorFields = 9;
+constexpr std::size_t kOperatorFields = 11;
+/// The last version without the last two fields of an operator.
+constexpr int kVersionWithoutReplays = 2;
+constexpr std::size_t kFieldsOfReplays = 2;
 constexpr std::size_t kTemporaryFields = 3;
 
 /// Reads the document; every complaint says where.
@@ -35,10 +38,12 @@ class Reader {
       fail(std::string(R"(it is no trace of LMS: "format" is not )") + kFormat);
     }
     const auto version = integer<int>(member(document, "version"), "\"version\"");
-    if (version != kTraceVersion) {
-      fail("its version is " + std::to_string(version) + ", this LMS reads version " +
-           std::to_string(kTraceVersion) + ": record the step again");
+    if (version != kTraceVersion && version != kVersionWithoutReplays) {
+      fail("its version is " + std::to_string(version) + ", this LMS reads versions " +
+           std::to_string(kVersionWithoutReplays) + " to " + std::to_string(kTraceVersion) +
+           ": record the step again");
     }
+    with_replays_ = version != kVersionWithoutReplays;
     for (const Json& name : list(member(document, "names"), "\"names\"")) {
       if (!name.is_string()) fail("a name of an operator is no text");
       names_.push_back(name.get<std::string>());
@@ -112,7 +117,8 @@ class Reader {
   }
 
   [[nodiscard]] TraceOperator operation(const Json& value, const std::string& where) const {
-    const Json& row = row_of(value, kOperatorFields, where);
+    const Json& row =
+        row_of(value, kOperatorFields - (with_replays_ ? 0 : kFieldsOfReplays), where);
     TraceOperator op;
     const auto name = integer<std::uint32_t>(row[0], where);
     if (name >= names_.size()) fail(where + " has no name");
@@ -131,11 +137,16 @@ class Reader {
                                 .begin = integer<std::uint32_t>(temporary[1], where),
                                 .end = integer<std::uint32_t>(temporary[2], where)});
     }
+    if (!with_replays_) return op;
+    op.spared = ids(row[9], where);
+    if (!row[10].is_number()) fail(where + " holds no time to run it again");
+    op.replay_ms = row[10].get<double>();
     return op;
   }
 
   const std::string& path_;
   std::vector<std::string> names_;
+  bool with_replays_ = true;
 };
 
 }  // namespace
@@ -158,7 +169,7 @@ void save_trace(const Trace& trace, const std::string& path) {
     }
     operators.push_back(
         Json::array({name->second, op.ms, op.workspace, op.repeatable ? 1 : 0, op.reads, op.writes,
-                     op.allocs, op.frees, std::move(temporaries)}));
+                     op.allocs, op.frees, std::move(temporaries), op.spared, op.replay_ms}));
   }
   Json document = Json::object();
   document["format"] = kFormat;

@@ -11,8 +11,9 @@ namespace lms {
 void save_trace(const Trace& trace, const std::string& path);
 
 /// The trace in a file that save_trace has written, packed or not. Throws Error, naming the file
-/// and what is wrong, if it cannot be read, is something else or of another version, is damaged, or
-/// holds a trace that is inconsistent.
+/// and what is wrong, if it cannot be read, is something else or of a version that is neither this
+/// one nor 2 (which lacks `spared` and `replay_ms`), is damaged, or holds a trace that is
+/// inconsistent.
 Trace load_trace(const std::string& path);
 
 }  // namespace lms

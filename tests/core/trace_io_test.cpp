@@ -68,6 +68,8 @@ void expect_equal(const Trace& a, const Trace& b) {
     EXPECT_EQ(x.ms, y.ms);
     EXPECT_EQ(x.workspace, y.workspace);
     EXPECT_EQ(x.repeatable, y.repeatable);
+    EXPECT_EQ(x.spared, y.spared);
+    EXPECT_EQ(x.replay_ms, y.replay_ms);
     ASSERT_EQ(x.temporaries.size(), y.temporaries.size());
     for (std::size_t k = 0; k < x.temporaries.size(); ++k) {
       EXPECT_EQ(x.temporaries[k].bytes, y.temporaries[k].bytes);
@@ -89,6 +91,8 @@ Trace step_with_everything() {
   builder.temporary(5, 1, 2);
   builder.temporary(12, 2, 3);
   builder.run("aten::sgd", {fresh}, {weight}, 1e-9);
+  builder.repeatable(1e-10);
+  builder.spared(weight);
   builder.dies(ahead);
   builder.carried(ahead, fresh);
   return builder.build();
@@ -131,22 +135,44 @@ TEST_F(TraceIo, SaysWhatIsWrongWithAFile) {
   expect_failure("{\"a\":1}", "no trace of LMS");
   expect_failure("[]", "no trace of LMS");
   const std::string head = R"({"format":"lms-trace","version":)";
-  expect_failure(head + "1}", "its version is 1, this LMS reads version 2");
-  expect_failure(head + "2}", "\"names\" is missing");
+  expect_failure(head + "1}", "its version is 1, this LMS reads versions 2 to 3");
+  expect_failure(head + "3}", "\"names\" is missing");
   expect_failure(head + R"("2"})", "something else than an integer");
-  const std::string lists = head + R"(2,"names":["op"],"blocks":)";
+  const std::string lists = head + R"(3,"names":["op"],"blocks":)";
   expect_failure(lists + "3}", "\"blocks\" is no list");
   expect_failure(lists + "[[1,0,1]]}", "block 0 has 3 fields, not 4");
   expect_failure(lists + "[[1,0,2,-1]]}", "block 0 holds a flag that is neither 0 nor 1");
   expect_failure(lists + "[[1.5,0,1,-1]]}", "block 0 holds something else than an integer");
   expect_failure(lists + "[[18446744073709551615,0,1,-1]]}", "out of range");
   const std::string one = lists + R"([[1,0,1,-1]],"operators":)";
-  expect_failure(one + "[[1,0,0,0,[],[],[],[],[]]]}", "operator 0 has no name");
-  expect_failure(one + "[[0,0,0,0,[-1],[],[],[],[]]]}", "operator 0 holds an integer out of range");
-  expect_failure(one + "[[0,0,0,0,[],[],[],[],[[1,0]]]]}", "operator 0 has 2 fields, not 3");
-  expect_failure(one + R"([[0,"x",0,0,[],[],[],[],[]]]})", "operator 0 holds no time");
-  expect_failure(one + "[[0,0,0,0,[4],[],[],[],[]]]}", "names the unknown block 4");
-  EXPECT_EQ(failure(one + "[[0,0,0,0,[0],[],[],[],[]]]}"), "loaded");
+  expect_failure(one + "[[1,0,0,0,[],[],[],[],[],[],-1]]}", "operator 0 has no name");
+  expect_failure(one + "[[0,0,0,0,[-1],[],[],[],[],[],-1]]}",
+                 "operator 0 holds an integer out of range");
+  expect_failure(one + "[[0,0,0,0,[],[],[],[],[[1,0]],[],-1]]}", "operator 0 has 2 fields, not 3");
+  expect_failure(one + R"([[0,"x",0,0,[],[],[],[],[],[],-1]]})", "operator 0 holds no time");
+  expect_failure(one + R"([[0,0,0,0,[],[],[],[],[],[],"x"]]})",
+                 "operator 0 holds no time to run it again");
+  expect_failure(one + "[[0,0,0,0,[4],[],[],[],[],[],-1]]}", "names the unknown block 4");
+  expect_failure(one + "[[0,0,0,0,[0],[],[],[],[],[0],-1]]}", "spares the unwritten block 0");
+  expect_failure(one + "[[0,0,0,0,[0],[],[],[],[]]]}", "operator 0 has 9 fields, not 11");
+  EXPECT_EQ(failure(one + "[[0,0,0,0,[0],[],[],[],[],[],-1]]}"), "loaded");
+}
+
+TEST_F(TraceIo, LoadsTheVersionBeforeReplays) {
+  write_gz_file(path("old.json"), R"({"format":"lms-trace","version":2,"names":["op"],)"
+                                  R"("blocks":[[7,0,1,-1]],)"
+                                  R"("operators":[[0,2.5,3,1,[0],[0],[],[],[]]]})");
+  const Trace trace = load_trace(path("old.json"));
+  EXPECT_EQ(trace.version, kTraceVersion);
+  ASSERT_EQ(trace.operators.size(), 1U);
+  EXPECT_EQ(trace.operators[0].writes, std::vector<TraceBlockId>{0});
+  EXPECT_TRUE(trace.operators[0].repeatable);
+  EXPECT_TRUE(trace.operators[0].spared.empty());
+  EXPECT_EQ(trace.operators[0].again_ms(), 2.5);
+  EXPECT_NE(failure(R"({"format":"lms-trace","version":2,"names":["op"],"blocks":[[7,0,1,-1]],)"
+                    R"("operators":[[0,2.5,3,1,[0],[0],[],[],[],[],-1]]})")
+                .find("operator 0 has 11 fields, not 9"),
+            std::string::npos);
 }
 
 TEST_F(TraceIo, NoticesWhatIsCutOff) {
@@ -199,6 +225,14 @@ TEST_F(TraceIo, ImportsTheFirstFormat) {
   EXPECT_FALSE(trace.operators[3].repeatable);
   EXPECT_EQ(trace.operators[3].frees, std::vector<TraceBlockId>{2});
   EXPECT_EQ(trace.live_bytes(), (std::vector<Bytes>{190, 180, 185, 200}));
+}
+
+TEST_F(TraceIo, ImportedBatchNormsSpareTheirStatistics) {
+  write_gz_file(path("old.json.gz"), R"({"T": 1, "tr": [
+    ["aten::native_batch_norm", [[10, 100], [11, 50]], [[12, 100]], [11], 1.0, 250]]})");
+  const Trace trace = import_legacy(path("old.json.gz"));
+  EXPECT_EQ(trace.operators[0].writes, std::vector<TraceBlockId>{1});
+  EXPECT_EQ(trace.operators[0].spared, std::vector<TraceBlockId>{1});
 }
 
 TEST_F(TraceIo, RefusesToImportSomethingElse) {

@@ -67,7 +67,32 @@ TEST(Trace, BlockMayDieInTheOperatorThatMakesIt) {
 TEST(Trace, AnotherVersionIsNotUnderstood) {
   Trace trace = small_step();
   trace.version = kTraceVersion + 1;
-  expect_note(trace, "version 3 is not 2");
+  expect_note(trace, "version 4 is not 3");
+}
+
+TEST(Trace, SparesOnlyWhatItWrites) {
+  Trace trace = small_step();
+  trace.operators[2].spared = {0};
+  EXPECT_TRUE(trace.validate().empty());
+  EXPECT_TRUE(trace.operators[2].spares(0));
+  EXPECT_FALSE(trace.operators[2].spares(2));
+  trace.operators[2].spared = {2};
+  expect_note(trace, "operator 2 (update) spares the unwritten block 2");
+  trace.operators[2].spared = {0, 0};
+  expect_note(trace, "operator 2 (update) names twice the block 0");
+}
+
+TEST(Trace, RunningAgainMayBeCheaper) {
+  TraceBuilder builder;
+  builder.run("plain", {}, {}, 2);
+  builder.repeatable();
+  builder.run("cheaper", {}, {}, 2);
+  builder.repeatable(0.5);
+  Trace trace = builder.build();
+  EXPECT_EQ(trace.operators[0].again_ms(), 2);
+  EXPECT_EQ(trace.operators[1].again_ms(), 0.5);
+  trace.operators[1].replay_ms = std::numeric_limits<double>::infinity();
+  expect_note(trace, "operator 1 (cheaper) takes no possible time to run again");
 }
 
 TEST(Trace, UseBeforeBirth) {
