@@ -5,15 +5,20 @@
 namespace lms {
 namespace {
 
-enum class Place : std::uint8_t { kNowhere, kDevice, kLeaving, kBelow, kDropped };
+enum class Place : std::uint8_t { kUnborn, kDevice, kLeaving, kBelow, kDropped, kDead, kGhost };
 
 struct Residency {
-  Place place = Place::kNowhere;  ///< kNowhere: not born yet, or dead
+  Place place = Place::kUnborn;
   bool kept = false;
   /// The operators so far that made or wrote it.
   std::vector<std::size_t> recipe = {};
 
-  [[nodiscard]] bool here() const { return place == Place::kDevice || place == Place::kLeaving; }
+  [[nodiscard]] bool alive() const {
+    return place != Place::kUnborn && place != Place::kDead && place != Place::kGhost;
+  }
+  [[nodiscard]] bool here() const {
+    return place == Place::kDevice || place == Place::kLeaving || place == Place::kGhost;
+  }
 };
 
 class Verifier {
@@ -61,9 +66,9 @@ class Verifier {
     if (blocks_[id].here()) device_ -= trace_.blocks[id].bytes;
     blocks_[id].place = to;
   }
-  void arrive(TraceBlockId id) {
+  void arrive(TraceBlockId id, Place to = Place::kDevice) {
     device_ += trace_.blocks[id].bytes;
-    blocks_[id].place = Place::kDevice;
+    blocks_[id].place = to;
   }
 
   void start() {
@@ -84,7 +89,14 @@ class Verifier {
 
   void obey(const Directive& directive) {
     const TraceBlockId id = directive.block;
-    if (id >= blocks_.size() || blocks_[id].place == Place::kNowhere) {
+    const bool of_the_dead = directive.action == Action::kRematerialise && id < blocks_.size() &&
+                             blocks_[id].place == Place::kDead;
+    const bool of_a_ghost = id < blocks_.size() && blocks_[id].place == Place::kGhost;
+    if (of_a_ghost && directive.action != Action::kDrop) {
+      complain(id, "is a ghost, which can only be dropped");
+      return;
+    }
+    if (id >= blocks_.size() || !(blocks_[id].alive() || of_the_dead || of_a_ghost)) {
       complain(id, "is not alive at a directive for it");
       return;
     }
@@ -132,7 +144,9 @@ class Verifier {
 
   void drop(TraceBlockId id) {
     const Residency& block = blocks_[id];
-    if (block.place != Place::kDevice) {
+    if (block.place == Place::kGhost) {
+      leave(id, Place::kDead);
+    } else if (block.place != Place::kDevice) {
       complain(id, block.place == Place::kLeaving ? "is dropped while it is copied out"
                                                   : "is dropped, but is not on the device");
     } else if (block.kept) {
@@ -147,14 +161,20 @@ class Verifier {
   }
 
   void rematerialise(TraceBlockId id) {
-    if (blocks_[id].place != Place::kDropped) {
+    const bool dead = blocks_[id].place == Place::kDead;
+    if (!dead && blocks_[id].place != Place::kDropped) {
       complain(id, "is rematerialised, but was not dropped");
+      return;
+    }
+    if (dead && !(trace_.blocks[id].born_in_step && trace_.blocks[id].movable)) {
+      complain(id, std::string("is rematerialised after its end, but ") +
+                       (trace_.blocks[id].born_in_step ? "is not movable" : "has no recipe"));
       return;
     }
     const std::size_t wrong = notes_.size();
     for (const std::size_t step : blocks_[id].recipe) repeat(id, step);
     if (notes_.size() > wrong) return;
-    arrive(id);
+    arrive(id, dead ? Place::kGhost : Place::kDevice);
     for (const std::size_t step : blocks_[id].recipe) {
       const TraceOperator& op = trace_.operators[step];
       Bytes beside = op.workspace;
@@ -172,7 +192,7 @@ class Verifier {
         "cannot be rematerialised: operator " + std::to_string(step) + " (" + op.name + ") ";
     if (!op.repeatable) complain(id, recipe + "is not repeatable");
     for (const TraceBlockId read : op.reads) {
-      if (read == id) continue;
+      if (read == id || op.spares(read)) continue;
       const Residency& block = blocks_[read];
       if (!block.here()) {
         complain(id, recipe + "reads block " + std::to_string(read) + ", which is absent");
@@ -181,8 +201,11 @@ class Verifier {
       }
     }
     for (const TraceBlockId written : op.writes) {
-      if (written == id) continue;
-      complain(id, recipe + "would write block " + std::to_string(written) + " again");
+      if (written == id) {
+        if (op.spares(id)) complain(id, recipe + "spares it when it runs again");
+      } else if (!op.spares(written)) {
+        complain(id, recipe + "would write block " + std::to_string(written) + " again");
+      }
     }
   }
 
@@ -202,13 +225,15 @@ class Verifier {
     check_budget("during", op.workspace);
     for (const TraceBlockId id : op.frees) {
       if (blocks_[id].place == Place::kLeaving) complain(id, "dies while it is copied out");
-      leave(id, Place::kNowhere);
+      leave(id, Place::kDead);
+      blocks_[id].kept = false;
     }
   }
 
   void finish() {
     for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
       if (blocks_[id].place == Place::kLeaving) complain(id, "is still being copied out");
+      if (blocks_[id].place == Place::kGhost) complain(id, "is still there as a ghost");
       if (!trace_.blocks[id].born_in_step) finish_lasting(id);
     }
   }
@@ -219,7 +244,7 @@ class Verifier {
     const TraceBlockId now = carried == kNoBlock ? id : static_cast<TraceBlockId>(carried);
     const Residency& block = blocks_[now];
     const bool was_here = at_start_[id] == Place::kDevice;
-    if (block.place == Place::kNowhere) {
+    if (!block.alive()) {
       if (!was_here) complain(id, "was absent when the step began, and is not alive at its end");
     } else if (block.place == Place::kDropped) {
       complain(now, "is dropped, and the next step needs it");

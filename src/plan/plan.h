@@ -10,7 +10,7 @@
 namespace lms {
 
 /// Raised by every change of what the values of a Plan mean.
-inline constexpr int kPlanVersion = 1;
+inline constexpr int kPlanVersion = 2;
 
 /// What can be done to one block at one moment of the step.
 enum class Action : std::uint8_t {
@@ -18,8 +18,8 @@ enum class Action : std::uint8_t {
   kStartOut,   ///< start its copy to the tier below; nothing is copied if the copy there is valid
   kFinishOut,  ///< wait for that copy, then give the device memory back
   kStartIn,    ///< take device memory and start its copy back; its next use waits for it
-  kDrop,       ///< give the device memory back; the bytes come back by kRematerialise
-  kRematerialise,  ///< compute its bytes again
+  kDrop,       ///< give the device memory back; the bytes come back by kRematerialise, or never
+  kRematerialise,  ///< compute its bytes again, also after its end (a ghost)
 };
 
 /// Carried out before operator number `before` of the trace; the number of operators itself means
@@ -55,12 +55,19 @@ struct Plan {
 /// from before the step has none, and may not be dropped. To rematerialise a dropped block is right
 /// if every operator of its recipe
 /// - is repeatable,
-/// - reads, beside the block itself, only blocks that are on the device at that moment and have not
-///   been written since (a reader that wrote them itself counts as a writer),
-/// - writes no other block: that would be written again.
+/// - reads, beside the block itself and what it spares, only blocks that are on the device at that
+///   moment and have not been written since (a reader that wrote them itself counts as a writer).
+///   Such a block may have been dropped and rematerialised itself,
+/// - writes no other block but those that it spares: that would be written again,
+/// - does not spare the block itself: its contents would lack that part.
 /// The operator's other results and its workspace count as bytes on the device while it runs again;
-/// they go at once. A rematerialised block has no copy below.
-/// What follows the first violation supposes that the offending directive had not been there.
+/// they go at once. A rematerialised block has no copy below. Blocks may be dropped and
+/// rematerialised any number of times.
+///
+/// A movable block of the step that has died may be rematerialised by the recipe that it had then,
+/// to serve as an input of other recipes. Such a ghost can only be dropped again, and must be
+/// before the step ends. What follows the first violation supposes that the offending directive had
+/// not been there.
 std::vector<std::string> verify_plan(const Trace& trace, const Plan& plan, Bytes budget);
 
 }  // namespace lms

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
+#include "plan/makers.h"
 #include "plan/timing_clock.h"
 
 namespace lms {
@@ -44,16 +46,20 @@ class PlanTimer::Run {
     begin_first_step();
     bool began_idle = true;
     double last_ms = -1;
+    double last_busy_ms = -1;
     for (int step = 0; step < kMostSteps; ++step) {
       blocks_ = start_;
       one_step();
       const bool idle = clock_.in_backlog() <= 0;
       const bool same = find_next_start();
-      const bool repeats = std::abs(timing_.step_ms - last_ms) <= kSame * timing_.step_ms;
+      const double allowed = kSame * timing_.step_ms;
+      const bool repeats = std::abs(timing_.step_ms - last_ms) <= allowed &&
+                           std::abs(timing_.in_busy_ms - last_busy_ms) <= allowed;
       if (same && ((began_idle && idle) || repeats)) break;
       std::swap(start_, next_);
       began_idle = idle;
       last_ms = timing_.step_ms;
+      last_busy_ms = timing_.in_busy_ms;
     }
     if (timeline_) show_copies();
     return timing_;
@@ -180,35 +186,25 @@ class PlanTimer::Run {
     }
   }
 
-  /// The operators that have the block among their results or writes, in order.
-  const std::vector<std::size_t>& makers(TraceBlockId id) {
-    if (makers_.empty()) {
-      makers_.resize(trace_.blocks.size());
-      for (std::size_t at = 0; at < trace_.operators.size(); ++at) {
-        const TraceOperator& op = trace_.operators[at];
-        for (const TraceBlockId made : op.allocs) makers_[made].push_back(at);
-        for (const TraceBlockId written : op.writes) {
-          auto& list = makers_[written];
-          if (list.empty() || list.back() != at) list.push_back(at);
-        }
-      }
-    }
-    return makers_[id];
-  }
-
   void rematerialise(TraceBlockId id) {
     blocks_[id].absent = false;
     device_ += trace_.blocks[id].bytes;
     timing_.bytes_recomputed += trace_.blocks[id].bytes;
-    for (const std::size_t at : makers(id)) {
-      if (at >= now_) break;
+    if (!makers_) makers_.emplace(trace_);
+    const auto recipe = makers_->at(id, now_);
+    for (const std::size_t at : recipe) {
       const TraceOperator& op = trace_.operators[at];
-      for (const TraceBlockId read : op.reads) await_in(blocks_[read]);
+      for (const TraceBlockId read : op.reads) {
+        if (read != id && !op.spares(read)) await_in(blocks_[read]);
+      }
+    }
+    for (const std::size_t at : recipe) {
+      const TraceOperator& op = trace_.operators[at];
       const bool born_here = std::ranges::find(op.allocs, id) != op.allocs.end();
       measure(device_ + taken_[at] - (born_here ? trace_.blocks[id].bytes : 0));
-      pending_ms_ += op.ms;
-      timing_.recomputed_ms += op.ms;
-      timing_.compute_ms += op.ms;
+      pending_ms_ += op.again_ms();
+      timing_.recomputed_ms += op.again_ms();
+      timing_.compute_ms += op.again_ms();
     }
     measure(device_);
   }
@@ -232,6 +228,7 @@ class PlanTimer::Run {
     }
     device_ -= given_[now_];
     for (const TraceBlockId id : op.frees) {
+      await_in(blocks_[id]);
       if (blocks_[id].absent) device_ += trace_.blocks[id].bytes;
       blocks_[id] = {};
     }
@@ -259,7 +256,7 @@ class PlanTimer::Run {
   std::vector<BlockState> next_;
   std::vector<Bytes> taken_;  ///< by each operator: its results and its workspace
   std::vector<Bytes> given_;  ///< back by each operator, if all that ends there is on the device
-  std::vector<std::vector<std::size_t>> makers_;
+  std::optional<Makers> makers_;
   std::vector<std::pair<std::uint32_t, TraceBlockId>> started_out_;
   std::vector<std::pair<std::uint32_t, TraceBlockId>> started_in_;
   std::size_t now_ = 0;

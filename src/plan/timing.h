@@ -53,8 +53,9 @@ struct PlanTiming {
 /// - kStartIn queues a copy on the in lane, which starts then at the earliest and after the
 ///   block's own copy out; the first operator that uses the block waits for it;
 /// - each lane serves its queue in order, at the rates of `link`;
-/// - kRematerialise runs the operators that made the block's present contents again, on the
-///   compute stream;
+/// - kRematerialise runs the operators that made the block's contents again, on the compute stream,
+///   once all that they read has come in (TraceOperator::again_ms each);
+/// - the memory of a block that dies or is dropped is not free before a copy in has ended;
 /// - a copy that runs beside computation slows it by the copy tax;
 /// - the latency of a copy passes before its first byte, and leaves the other lane its full rate.
 /// The plan must satisfy verify_plan. Cost: linear in operators, uses and directives, times the

@@ -21,6 +21,9 @@ struct RandomTraceOptions {
   int operators = 6;
   int results = 2;      ///< of one operator
   int repeatable = 80;  ///< percent
+  int writes = 15;      ///< percent: of every block by every operator
+  int spared = 30;      ///< percent of the writes
+  int dies = 15;        ///< percent: of every block with every operator
 };
 
 /// A step with blocks that cannot move, that are carried over its end, that linger unused.
@@ -34,20 +37,26 @@ inline Trace random_trace(const RandomTraceOptions& options = {}) {
     std::vector<TraceBlockId> writes;
     for (const auto id : alive) {
       if (chance(30)) reads.push_back(id);
-      if (chance(15)) writes.push_back(id);
+      if (chance(options.writes)) writes.push_back(id);
     }
     builder.run("op", reads, writes, upto(5), upto(3));
     for (int born = upto(options.results); born > 0; --born) {
       alive.push_back(builder.result(1 + upto(8)));
     }
     std::erase_if(alive, [&](TraceBlockId id) {
-      const bool dies = chance(15);
+      const bool dies = chance(options.dies);
       if (dies) builder.dies(id);
       return dies;
     });
   }
   Trace trace = builder.build();
-  for (TraceOperator& op : trace.operators) op.repeatable = chance(options.repeatable);
+  for (TraceOperator& op : trace.operators) {
+    op.repeatable = chance(options.repeatable);
+    if (chance(30)) op.replay_ms = op.ms / 2;
+    for (const TraceBlockId id : op.writes) {
+      if (chance(options.spared)) op.spared.push_back(id);
+    }
+  }
   for (TraceBlock& block : trace.blocks) block.movable = !chance(8);
   // The blocks from before the step that died are found again in the next one: as what this one
   // leaves.

@@ -204,6 +204,117 @@ TEST(VerifyPlan, RecipesWriteNothingElse) {
             "again");
 }
 
+TEST(VerifyPlan, SparedBlocksAreLeftAloneByRecipes) {
+  Recipes recipes;  // b writes x and w, and d writes w again: no matter, if b spares w
+  TraceOperator& b = recipes.trace.operators[1];
+  b.writes = {recipes.x, recipes.w};
+  b.reads = {recipes.w};
+  recipes.trace.operators[0].reads.clear();
+  EXPECT_FALSE(verify_plan(recipes.trace, recipes.plan, 100).empty());
+  b.spared = {recipes.w};
+  EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 100).empty());
+  recipes.plan.directives = {
+      {2, kDrop, 1}, {2, kStartOut, 0}, {2, kFinishOut, 0}, {3, kRematerialise, 1}};
+  recipes.trace.operators.resize(3);
+  recipes.plan.directives.push_back({3, kStartIn, 0});
+  EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 100).empty()) << "nor where it is";
+}
+
+TEST(VerifyPlan, SparedWritesCannotBeRepeated) {
+  Recipes recipes;
+  recipes.trace.operators[1].spared = {recipes.x};
+  recipes.expect_first(100,
+                       "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) spares it "
+                       "when it runs again");
+  Recipes others;  // what has read w before it was written, though spared, has read something else
+  others.trace.operators[2].writes = {others.w};
+  others.trace.operators[2].spared = {others.w};
+  others.expect_first(100,
+                      "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) reads "
+                      "block 0, which has changed since");
+}
+
+// w (10) from before the step.
+//   0 a  reads w, makes x (4)
+//   1 b  reads x, makes y (8); x dies
+//   2 c  makes z (16); z dies
+//   3 d  reads y
+struct Ghosts : Recipes {
+  Ghosts() {
+    TraceBuilder builder;
+    w = builder.existing(10);
+    builder.run("a", {w}, {}, 1);
+    x = builder.result(4);
+    builder.run("b", {x}, {}, 1);
+    y = builder.result(8);
+    builder.dies(x);
+    builder.run("c", {}, {}, 1);
+    builder.dies(builder.result(16));
+    builder.run("d", {y}, {}, 1);
+    trace = builder.build();
+    for (TraceOperator& op : trace.operators) op.repeatable = true;
+    plan.directives = {
+        {2, kDrop, y}, {3, kRematerialise, x}, {3, kRematerialise, y}, {3, kDrop, x}};
+  }
+};
+
+TEST(VerifyPlan, GhostsServeAsInputs) {
+  Ghosts ghosts;
+  EXPECT_EQ(verify_plan(ghosts.trace, ghosts.plan, 26), std::vector<std::string>{});
+  ghosts.expect_first(25, "during operator 2: 26 bytes on the device, the budget is 25");
+  auto& list = ghosts.plan.directives;
+  // Twice, the second time until the end.
+  list.insert(list.end(), {{3, kDrop, ghosts.y},
+                           {3, kRematerialise, ghosts.x},
+                           {3, kRematerialise, ghosts.y},
+                           {4, kDrop, ghosts.x}});
+  EXPECT_EQ(verify_plan(ghosts.trace, ghosts.plan, 26), std::vector<std::string>{});
+  std::erase_if(list, [&](const Directive& d) { return d.before == 3 && d.block == ghosts.x; });
+  ghosts.expect_first(100,
+                      "operator 3 (d): block 2 cannot be rematerialised: operator 1 (b) reads "
+                      "block 1, which is absent");
+}
+
+TEST(VerifyPlan, GhostsCountAndGo) {
+  Ghosts ghosts;
+  ghosts.plan.directives[1].before = 2;
+  ghosts.expect_first(29, "during operator 2: 30 bytes on the device, the budget is 29");
+  ghosts.plan.directives.pop_back();
+  ghosts.expect_first(30, "after the last operator: block 1 is still there as a ghost");
+}
+
+TEST(VerifyPlan, GhostsCanOnlyBeDropped) {
+  Ghosts ghosts;
+  for (const Action action : {kKeep, kStartOut, kFinishOut, kStartIn, kRematerialise}) {
+    ghosts.plan.directives[2] = {3, action, ghosts.x};
+    ghosts.expect_first(100, "operator 3 (d): block 1 is a ghost, which can only be dropped");
+  }
+  ghosts.plan.directives = {{3, kDrop, ghosts.x}};
+  ghosts.expect_first(100, "operator 3 (d): block 1 is not alive at a directive for it");
+}
+
+TEST(VerifyPlan, GhostsNeedARightRecipe) {
+  Ghosts ghosts;
+  ghosts.trace.operators[0].repeatable = false;
+  ghosts.expect_first(100,
+                      "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) is not "
+                      "repeatable");
+  ghosts = {};
+  ghosts.trace.operators[2].writes = {ghosts.w};
+  ghosts.expect_first(100,
+                      "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) reads "
+                      "block 0, which has changed since");
+  ghosts = {};
+  ghosts.trace.blocks[ghosts.x].movable = false;
+  ghosts.expect_first(
+      100, "operator 3 (d): block 1 is rematerialised after its end, but is not movable");
+  ghosts = {};
+  ghosts.trace.operators[3].frees = {ghosts.w};
+  ghosts.plan.directives = {{4, kRematerialise, ghosts.w}};
+  ghosts.expect_first(
+      100, "after the last operator: block 0 is rematerialised after its end, but has no recipe");
+}
+
 TEST(VerifyPlan, DroppedBlocksAreNotBelow) {
   Recipes recipes;
   recipes.plan.directives = {{2, kDrop, 1}, {3, kStartIn, 1}};

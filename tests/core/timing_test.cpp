@@ -244,6 +244,61 @@ TEST(Timing, RematerialisingRunsTheRecipeAgain) {
   EXPECT_EQ(timing.peak, 16) << "w, x, y and a's workspace, twice";
 }
 
+TEST(Timing, GhostsAndCheaperReplays) {
+  // x (4) dies in b, which makes y (8) of it; y is dropped beside c and comes back with the ghost.
+  TraceBuilder builder;
+  const auto w = builder.existing(1);
+  builder.run("a", {w}, {}, 2);
+  builder.repeatable(0.5);
+  const auto x = builder.result(4);
+  builder.run("b", {x}, {}, 3);
+  builder.repeatable();
+  const auto y = builder.result(8);
+  builder.dies(x);
+  builder.run("c", {}, {}, 4, 3);
+  builder.run("d", {y}, {}, 1);
+  const auto timing = time_plan(builder.build(),
+                                plan_of({{2, Action::kDrop, y},
+                                         {3, Action::kRematerialise, x},
+                                         {3, Action::kRematerialise, y},
+                                         {3, Action::kDrop, x}}),
+                                kUnit, true);
+  EXPECT_EQ(timing.recomputed_ms, 3.5);
+  EXPECT_EQ(timing.step_ms, 10 + 3.5);
+  EXPECT_EQ(timing.bytes_recomputed, 12);
+  EXPECT_EQ(timing.operators[2].device, 1 + 3);
+  EXPECT_EQ(timing.operators[3].device, 1 + 8);
+  EXPECT_EQ(timing.peak, 13);
+}
+
+TEST(Timing, RecipesDoNotWaitForWhatTheySpare) {
+  TraceBuilder builder;
+  const auto w = builder.existing(4);
+  builder.run("a", {}, {w}, 1);
+  builder.spared(w);
+  const auto x = builder.result(6);
+  builder.run("b", {x}, {}, 9);
+  const auto timing = time_plan(builder.build(),
+                                plan_of({{1, Action::kDrop, x},
+                                         {1, kStartOut, w},
+                                         {1, kFinishOut, w},
+                                         {1, kStartIn, w},
+                                         {1, Action::kRematerialise, x}}),
+                                kUnit);
+  EXPECT_EQ(timing.step_ms, 1 + 4 + 1 + 9);
+}
+
+TEST(Timing, MemoryIsFreeWhenACopyInHasEnded) {
+  TraceBuilder builder;
+  builder.run("a", {}, {}, 1);
+  const auto x = builder.result(4);
+  builder.run("b", {}, {}, 1);
+  builder.dies(x);
+  const auto timing = time_plan(
+      builder.build(), plan_of({{1, kStartOut, x}, {1, kFinishOut, x}, {1, kStartIn, x}}), kUnit);
+  EXPECT_EQ(timing.step_ms, 1 + 4 + 4);
+}
+
 TEST(Timing, RecipesWaitForTheirInputs) {
   TraceBuilder builder;
   const auto w = builder.existing(4);
