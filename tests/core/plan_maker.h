@@ -14,7 +14,8 @@ namespace lms::testing {
 /// Moves blocks about and mostly brings them back in time; what recipes need, too, and ghosts.
 class PlanMaker {
  public:
-  explicit PlanMaker(const Trace& trace) : trace_(trace), where_(trace.blocks.size(), kUnborn) {}
+  explicit PlanMaker(const Trace& trace, bool drops = true)
+      : trace_(trace), drops_(drops), where_(trace.blocks.size(), kUnborn) {}
 
   Plan make() {
     for (TraceBlockId id = 0; id < where_.size(); ++id) {
@@ -49,7 +50,7 @@ class PlanMaker {
   void move_at_random(TraceBlockId id) {
     if (!chance(trace_.blocks[id].movable ? (where_[id] == kDead ? 5 : 35) : 1)) return;
     if (where_[id] == kHere) {
-      if (trace_.blocks[id].born_in_step && chance(40)) {
+      if (drops_ && trace_.blocks[id].born_in_step && chance(40)) {
         tell(Action::kDrop, id, kGone);
       } else {
         tell(Action::kStartOut, id, kLeaving);
@@ -58,7 +59,7 @@ class PlanMaker {
       tell(Action::kFinishOut, id, kBelow);
     } else if (where_[id] == kBelow) {
       tell(Action::kStartIn, id, kHere);
-    } else if (where_[id] == kGone || where_[id] == kDead) {
+    } else if (where_[id] == kGone || (drops_ && where_[id] == kDead)) {
       again(id);
     } else if (where_[id] == kGhost) {
       tell(Action::kDrop, id, kDead);
@@ -117,6 +118,7 @@ class PlanMaker {
   }
 
   const Trace& trace_;
+  bool drops_;
   std::vector<Where> where_;
   Plan plan_;
   std::size_t now_ = 0;
