@@ -20,15 +20,19 @@ struct Placement {
   /// Of every allocation of the step: for each operator in order, its results and temporaries in
   /// the order of their allocation (see TraceTemporary).
   std::vector<std::vector<Bytes>> allocations;
-  /// Beside Plan::directives: where a kStartIn or kRematerialise puts the block; else kNoAddress.
+  /// Beside Plan::directives: where a kStartIn puts the block; else kNoAddress.
   std::vector<Bytes> arrivals;
+  /// Beside Plan::directives: of a kRematerialise, every allocation of the operators of the block's
+  /// recipe, in order, each as in `allocations`; the block's own is among those of the first. Else
+  /// empty.
+  std::vector<std::vector<Bytes>> remakes;
   /// Of every block that is on the device when the step begins, by ascending id.
   std::vector<std::pair<TraceBlockId, Bytes>> at_start;
   /// Blocks of `at_start` that are carried from a block born while they are still there (`y =
   /// f(x)` in a loop: the old y goes after the new one has come). The two take turns: when a step
   /// finds the old block not at its address of `at_start`, it is at the one of the last arrival
-  /// (or the allocation) of the new block, which then gets that of `at_start`. Both are free of
-  /// others throughout the step.
+  /// (or remaking, or the allocation) of the new block, which then gets that of `at_start`. Both
+  /// are free of others throughout the step.
   std::vector<TraceBlockId> taking_turns;
   Bytes page = 0;  ///< of `scattered`; 0 if there are none
   /// Memory in pieces: the pages (page n is [n * page, (n + 1) * page)) that lie behind the bytes
@@ -48,9 +52,10 @@ struct Placement {
 ///
 /// Time is finer than operators: first the directives before an operator, in their order, each of
 /// which may use what those before it gave back; then the operator's allocations (its results count
-/// from its start, its temporaries while they live); then its frees. An operator with a workspace,
-/// but no recorded temporaries, leaves so many bytes free in one piece while it runs. What a
-/// kRematerialise needs beside the block's own bytes has no place.
+/// from its start, its temporaries while they live); then its frees. A kRematerialise is the
+/// operators of the recipe, one after the other, each of which frees its other results. An operator
+/// with a workspace, but no recorded temporaries, leaves so many bytes free in one piece while it
+/// runs.
 ///
 /// Sizes are rounded up to `alignment`, addresses are multiples of it. Searches for `seconds` at
 /// most, less when nothing better is possible. The plan must satisfy verify_plan (under a budget

@@ -6,7 +6,7 @@
 namespace lms {
 
 Stays::Stays(const Trace& trace, const Plan& plan, Bytes alignment)
-    : trace_(trace), alignment_(alignment), blocks_(trace.blocks.size()) {
+    : trace_(trace), makers_(trace), alignment_(alignment), blocks_(trace.blocks.size()) {
   std::vector<bool> absent(trace.blocks.size());
   for (const TraceBlockId id : plan.absent_at_start) absent[id] = true;
   at_start_.assign(trace.blocks.size(), kNone);
@@ -41,16 +41,24 @@ void Stays::obey(const Directive& directive) {
   Index arrival = kNone;
   if (directive.action == Action::kFinishOut || directive.action == Action::kDrop) {
     give(directive.block);
-  } else if (directive.action == Action::kStartIn || directive.action == Action::kRematerialise) {
+  } else if (directive.action == Action::kStartIn) {
     arrival = take(trace_.blocks[directive.block].bytes, now_);
     blocks_[directive.block].open = arrival;
   }
   arrivals_.push_back(arrival);
+  auto& remade = remakes_.emplace_back();
+  if (directive.action == Action::kRematerialise) {
+    for (const std::size_t at : makers_.at(directive.block, directive.before)) {
+      const auto made = allocate(trace_.operators[at], directive.block);
+      remade.insert(remade.end(), made.begin(), made.end());
+    }
+  }
   ++now_;
 }
 
-void Stays::operate(const TraceOperator& op) {
+std::vector<Stays::Index> Stays::allocate(const TraceOperator& op, std::int64_t wanted) {
   const std::size_t count = op.allocs.size() + op.temporaries.size();
+  const auto moments = static_cast<std::int32_t>(std::max<std::size_t>(1, count));
   std::vector<Index> made(count, kNone);
   for (const TraceTemporary& temporary : op.temporaries) {
     const auto begin = static_cast<std::int32_t>(temporary.begin);
@@ -61,9 +69,13 @@ void Stays::operate(const TraceOperator& op) {
   auto next = made.begin();
   for (const TraceBlockId id : op.allocs) {
     next = std::find(next, made.end(), kNone);
-    *next = blocks_[id].open = take(trace_.blocks[id].bytes, now_);
+    *next = take(trace_.blocks[id].bytes, now_);
+    if (wanted == kNoBlock || wanted == id) {
+      blocks_[id].open = *next;
+    } else {
+      rectangles_.back().length = moments;
+    }
   }
-  const auto moments = static_cast<std::int32_t>(std::max<std::size_t>(1, count));
   if (op.temporaries.empty() && op.workspace > 0) {
     whole_.resize(rectangles_.size() + 1);
     whole_.back() = true;
@@ -71,8 +83,12 @@ void Stays::operate(const TraceOperator& op) {
     rectangles_.back().length = moments;
   }
   now_ += moments;
+  return made;
+}
+
+void Stays::operate(const TraceOperator& op) {
+  allocations_.push_back(allocate(op));
   for (const TraceBlockId id : op.frees) give(id);
-  allocations_.push_back(std::move(made));
 }
 
 /// What is there when the step ends is what the next one finds.
@@ -111,11 +127,19 @@ Placement Stays::placement() const {
   const auto address = [this](Index index) {
     return index == kNone ? kNoAddress : rectangles_[index].address;
   };
+  const auto addresses = [&](const std::vector<std::vector<Index>>& lists) {
+    std::vector<std::vector<Bytes>> result;
+    result.reserve(lists.size());
+    for (const auto& made : lists) {
+      auto& list = result.emplace_back();
+      list.reserve(made.size());
+      for (const Index index : made) list.push_back(address(index));
+    }
+    return result;
+  };
   Placement result;
-  for (const auto& made : allocations_) {
-    auto& addresses = result.allocations.emplace_back();
-    for (const Index index : made) addresses.push_back(address(index));
-  }
+  result.allocations = addresses(allocations_);
+  result.remakes = addresses(remakes_);
   for (const Index index : arrivals_) result.arrivals.push_back(address(index));
   for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
     if (at_start_[id] != kNone) result.at_start.emplace_back(id, address(at_start_[id]));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/makers.h"
 #include "plan/placement.h"
 #include "plan/placement_pack.h"
 #include "plan/placement_scatter.h"
@@ -42,18 +43,23 @@ class Stays {
 
   Index take(Bytes bytes, std::int32_t begin);
   void give(TraceBlockId block);
+  /// The allocations of an operator, in order. Of one that is run again to have a block back, only
+  /// this one's stay lasts longer.
+  std::vector<Index> allocate(const TraceOperator& op, std::int64_t wanted = kNoBlock);
   void obey(const Directive& directive);
   void operate(const TraceOperator& op);
   void go_round();
   void share(Placement& result, Index index, const std::vector<std::uint32_t>& pages);
 
   const Trace& trace_;
+  Makers makers_;
   Bytes alignment_;
   std::int32_t now_ = 1;               // at moment 0 the step begins; nothing happens
   std::vector<Rectangle> rectangles_;  // while they last: of length 0
   std::vector<Residency> blocks_;
   std::vector<std::vector<Index>> allocations_;
   std::vector<Index> arrivals_;
+  std::vector<std::vector<Index>> remakes_;
   std::vector<Index> at_start_;  // by block
   std::vector<bool> whole_;
   /// By block that has two stays joined over the end of the step: the one with which it begins.

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <span>
 
+#include "plan/makers.h"
 #include "plan/placement.h"
 
 namespace lms {
@@ -13,6 +15,7 @@ class PlacementVerifier {
   PlacementVerifier(const Trace& trace, const Plan& plan, const Placement& placement,
                     Bytes alignment)
       : trace_(trace),
+        makers_(trace),
         plan_(plan),
         placement_(placement),
         alignment_(alignment),
@@ -64,9 +67,16 @@ class PlacementVerifier {
       notes_.push_back(std::to_string(placement_.arrivals.size()) + " addresses of arrivals for " +
                        std::to_string(plan_.directives.size()) + " directives");
     }
+    if (placement_.remakes.size() != plan_.directives.size()) {
+      notes_.push_back("allocations of " + std::to_string(placement_.remakes.size()) +
+                       " rematerialisations for " + std::to_string(plan_.directives.size()) +
+                       " directives");
+    }
     for (const Directive& directive : plan_.directives) {
       if (directive.block >= where_.size()) notes_.emplace_back("a directive for no block");
     }
+    if (!notes_.empty()) return;
+    for (std::size_t d = 0; d < plan_.directives.size(); ++d) check_remake(d);
     if (placement_.allocations.size() != trace_.operators.size()) {
       notes_.push_back("allocations of " + std::to_string(placement_.allocations.size()) +
                        " operators, the trace has " + std::to_string(trace_.operators.size()));
@@ -79,6 +89,21 @@ class PlacementVerifier {
                        " allocations, the placement has " +
                        std::to_string(placement_.allocations[k].size()));
     }
+  }
+
+  void check_remake(std::size_t index) {
+    const Directive& directive = plan_.directives[index];
+    std::size_t count = 0;
+    if (directive.action == Action::kRematerialise) {
+      const auto recipe = makers_.at(directive.block, directive.before);
+      const bool born = !recipe.empty() && trace_.blocks[directive.block].born_in_step;
+      if (!born) notes_.push_back("block " + std::to_string(directive.block) + " has no recipe");
+      for (const std::size_t at : recipe) count += count_of(trace_.operators[at]);
+    }
+    if (placement_.remakes[index].size() == count) return;
+    notes_.push_back("directive " + std::to_string(index) + " makes " + std::to_string(count) +
+                     " allocations, the placement has " +
+                     std::to_string(placement_.remakes[index].size()));
   }
 
   void begin() {
@@ -176,18 +201,24 @@ class PlacementVerifier {
         return {kDirective, d};
       }
     }
-    for (std::size_t k = 0; k < trace_.operators.size(); ++k) {
-      const auto& allocs = trace_.operators[k].allocs;
-      const auto found = std::ranges::find(allocs, id);
-      if (found == allocs.end()) continue;
-      return {k, numbers_of(trace_.operators[k])[static_cast<std::size_t>(found - allocs.begin())]};
-    }
-    return {kDirective, placement_.arrivals.size()};
+    const auto made = makers_.at(id, trace_.operators.size());
+    if (made.empty()) return {kDirective, placement_.arrivals.size()};
+    return {made.front(), own_number(id, made.front())};
+  }
+  /// The block's number among the allocations of the operator that makes it.
+  [[nodiscard]] std::size_t own_number(TraceBlockId id, std::size_t maker) const {
+    const auto& allocs = trace_.operators[maker].allocs;
+    const auto found = std::ranges::find(allocs, id);
+    return numbers_of(trace_.operators[maker])[static_cast<std::size_t>(found - allocs.begin())];
   }
   [[nodiscard]] Bytes written_address(const Source& source) const {
     if (source.first != kDirective) return placement_.allocations[source.first][source.second];
-    return source.second < placement_.arrivals.size() ? placement_.arrivals[source.second]
-                                                      : kNoAddress;
+    if (source.second >= placement_.arrivals.size()) return kNoAddress;
+    const auto& remade = placement_.remakes[source.second];
+    if (remade.empty()) return placement_.arrivals[source.second];
+    const Directive& directive = plan_.directives[source.second];
+    const std::size_t maker = makers_.at(directive.block, directive.before).front();
+    return remade[own_number(directive.block, maker)];
   }
   [[nodiscard]] Bytes address_of(const Source& source) const {
     const auto turned = turned_.find(source);
@@ -222,10 +253,11 @@ class PlacementVerifier {
 
   void obey(std::size_t index) {
     const Directive& directive = plan_.directives[index];
-    if (comes(directive)) {
+    if (directive.action == Action::kStartIn) {
       come(directive.block, address_of({kDirective, index}));
       return;
     }
+    if (directive.action == Action::kRematerialise) remake(index);
     if (placement_.arrivals[index] != kNoAddress) {
       note(directive.block, "has an address at a directive that takes no memory");
     }
@@ -239,22 +271,47 @@ class PlacementVerifier {
     for (std::size_t i = 0; i < op.allocs.size(); ++i) {
       come(op.allocs[i], address_of({now_, numbers[i]}));
     }
+    hold_temporaries(op, placement_.allocations[now_]);
+    for (const TraceBlockId id : op.frees) {
+      if (where_[id] != kNoAddress) go(id);
+      dead_[id] = true;
+    }
+  }
+
+  /// `addresses` are those of the operator's allocations.
+  void hold_temporaries(const TraceOperator& op, std::span<const Bytes> addresses) {
     const auto end = [&](const TraceTemporary& t) {
       return std::clamp<std::size_t>(t.end, t.begin + 1, count_of(op));
     };
     for (std::size_t number = 0; number <= count_of(op); ++number) {
       for (const TraceTemporary& temporary : op.temporaries) {
-        if (end(temporary) == number) give(written_address({now_, temporary.begin}), kTemporary);
+        if (end(temporary) == number) give(addresses[temporary.begin], kTemporary);
       }
       for (const TraceTemporary& temporary : op.temporaries) {
-        if (temporary.begin != number) continue;
-        take(written_address({now_, number}), temporary.bytes, kTemporary);
+        if (temporary.begin == number) take(addresses[number], temporary.bytes, kTemporary);
       }
     }
     if (op.temporaries.empty() && op.workspace > 0) check_room(round_up(op.workspace, alignment_));
-    for (const TraceBlockId id : op.frees) {
-      if (where_[id] != kNoAddress) go(id);
-      dead_[id] = true;
+  }
+
+  void remake(std::size_t index) {
+    const Directive& directive = plan_.directives[index];
+    std::span<const Bytes> addresses = placement_.remakes[index];
+    for (const std::size_t at : makers_.at(directive.block, directive.before)) {
+      const TraceOperator& op = trace_.operators[at];
+      const auto numbers = numbers_of(op);
+      for (std::size_t i = 0; i < op.allocs.size(); ++i) {
+        if (op.allocs[i] == directive.block) {
+          come(directive.block, address_of({kDirective, index}));
+        } else {
+          take(addresses[numbers[i]], trace_.blocks[op.allocs[i]].bytes, kTemporary);
+        }
+      }
+      hold_temporaries(op, addresses);
+      for (std::size_t i = 0; i < op.allocs.size(); ++i) {
+        if (op.allocs[i] != directive.block) give(addresses[numbers[i]], kTemporary);
+      }
+      addresses = addresses.subspan(count_of(op));
     }
   }
 
@@ -347,6 +404,7 @@ class PlacementVerifier {
   }
 
   const Trace& trace_;
+  Makers makers_;
   const Plan& plan_;
   const Placement& placement_;
   Bytes alignment_;

@@ -49,6 +49,11 @@ class RandomPlan {
     return trace;
   }
 
+  /// Workspaces and temporaries for all operators.
+  void give_temporaries(Trace& trace) {
+    for (TraceOperator& op : trace.operators) give_temporaries(op);
+  }
+
   Plan plan(const Trace& trace) {
     const auto count = static_cast<TraceBlockId>(trace.blocks.size());
     Plan plan;

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan_maker.h"
+#include "core/plan_random.h"
 #include "placement_random.h"
 #include "plan/placement.h"
 #include "plan/placement_stays.h"
@@ -121,6 +123,7 @@ TEST(Scatter, TheVerifierChecksMoves) {
   Placement placement;
   placement.allocations = {{}, {}, {}};
   placement.arrivals = {kNoAddress, kNoAddress, 8};
+  placement.remakes.resize(3);
   placement.at_start = {{w, 0}, {x, 4}};
   placement.bytes = 12;
   placement.lower_bound = 8;
@@ -220,8 +223,16 @@ TEST(Scatter, RealStepsWasteNextToNothing) {
 
 /// A random step, a plan for it, and pages to put it on.
 struct RandomStep {
-  explicit RandomStep(std::uint64_t seed) : random(seed), trace(random.trace()) {
-    plan = random.plan(trace);
+  explicit RandomStep(std::uint64_t seed, bool again = false) : random(seed) {
+    if (again) {
+      trace = testing::random_trace({.operators = 9, .repeatable = 95, .writes = 5, .dies = 20});
+      random.give_temporaries(trace);
+      plan = testing::PlanMaker(trace).make();
+      RC_PRE(verify_plan(trace, plan, kUnlimited).empty());
+    } else {
+      trace = random.trace();
+      plan = random.plan(trace);
+    }
     RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
     page = Bytes{1} << random.below(4);
   }
@@ -232,8 +243,7 @@ struct RandomStep {
 };
 
 /// The same of whole steps, also where one piece each would have done.
-RC_GTEST_PROP(ScatterProperty, EveryScatteredPlacementHolds, (std::uint64_t seed)) {
-  RandomStep step(seed);
+void check_scattered(RandomStep& step) {
   auto& [random, trace, plan, page] = step;
   Stays stays(trace, plan, 1);
   const Bytes room =
@@ -249,6 +259,20 @@ RC_GTEST_PROP(ScatterProperty, EveryScatteredPlacementHolds, (std::uint64_t seed
   RC_CLASSIFY(!placement.taking_turns.empty(), "blocks take turns");
   RC_ASSERT(joined(verify_placement(trace, plan, placement, 1)) == "");
   RC_ASSERT(placement.bytes <= room);
+}
+
+RC_GTEST_PROP(ScatterProperty, EveryScatteredPlacementHolds, (std::uint64_t seed)) {
+  RandomStep step(seed);
+  check_scattered(step);
+}
+
+RC_GTEST_PROP(ScatterProperty, EveryScatteredPlacementOfRecomputingPlansHolds,
+              (std::uint64_t seed)) {
+  RandomStep step(seed, true);
+  const auto again =
+      std::ranges::count(step.plan.directives, Action::kRematerialise, &Directive::action);
+  RC_CLASSIFY(again > 0, "computes again");
+  check_scattered(step);
 }
 
 RC_GTEST_PROP(ScatterProperty, EveryPlacementHolds, (std::uint64_t seed)) {

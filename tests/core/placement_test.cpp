@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan_maker.h"
+#include "core/plan_random.h"
 #include "placement_random.h"
 
 namespace lms {
@@ -268,6 +270,98 @@ TEST(PlacementVerifier, FindsWhatIsWrong) {
   odd.bytes += 4;
   odd.allocations[0][1] += 2;
   EXPECT_NE(joined(verify_placement(trace, plan, odd, 4)).find("aligned"), std::string::npos);
+}
+
+// w (10) is there before the step; a makes p (2) and x (4) with a temporary (3) between them, b
+// writes x with a temporary (5), c has a workspace (20), d reads x. x is away beside c.
+struct Remade {
+  Remade() {
+    TraceBuilder builder;
+    const auto w = builder.existing(10);
+    builder.run("a", {w}, {}, 1, 3);
+    builder.repeatable();
+    builder.temporary(3, 1, 3);
+    builder.dies(builder.result(2));
+    x = builder.result(4);
+    builder.run("b", {}, {x}, 1, 5);
+    builder.repeatable();
+    builder.temporary(5, 0, 1);
+    builder.run("c", {}, {}, 1, 20);
+    builder.run("d", {x}, {}, 1);
+    trace = builder.build();
+    plan.directives = {{2, Action::kDrop, x}, {3, Action::kRematerialise, x}};
+  }
+  TraceBlockId x = 0;
+  Trace trace;
+  Plan plan;
+};
+
+TEST(Placement, RecipesHavePlacesForAllThatTheyMake) {
+  const Remade step;
+  const Placement placement = placed(step.trace, step.plan);
+  EXPECT_EQ(placement.bytes, 30);
+  EXPECT_EQ(placement.arrivals, (std::vector<Bytes>{kNoAddress, kNoAddress}));
+  ASSERT_EQ(placement.remakes.size(), 2U);
+  EXPECT_TRUE(placement.remakes[0].empty());
+  ASSERT_EQ(placement.remakes[1].size(), 4U) << "p, the temporary, x, and b's temporary";
+}
+
+TEST(PlacementVerifier, FindsWhatIsWrongWithRecipes) {
+  const Remade step;
+  const Placement good = placed(step.trace, step.plan);
+  const auto expect = [&](const char* what, auto&& spoil) {
+    Placement bad = good;
+    spoil(bad.remakes);
+    const auto notes = joined(verify_placement(step.trace, step.plan, bad, 1));
+    EXPECT_NE(notes.find(what), std::string::npos) << what << " in: " << notes;
+  };
+  const Bytes w = good.at_start[0].second;
+  for (std::size_t k = 0; k < 4; ++k) {
+    expect("overlaps", [&](auto& remakes) { remakes[1][k] = w; });
+    expect("no address", [&](auto& remakes) { remakes[1][k] = kNoAddress; });
+  }
+  expect("overlaps", [](auto& remakes) { remakes[1][0] = remakes[1][1]; });
+  expect("overlaps", [](auto& remakes) { remakes[1][0] = remakes[1][2]; });
+  expect("overlaps", [](auto& remakes) { remakes[1][3] = remakes[1][2]; });
+  expect("makes 4 allocations", [](auto& remakes) { remakes[1].pop_back(); });
+  expect("makes 0 allocations", [](auto& remakes) { remakes[0].push_back(0); });
+  expect("rematerialisations", [](auto& remakes) { remakes.pop_back(); });
+  Placement bad = good;
+  bad.arrivals[1] = 0;
+  EXPECT_NE(joined(verify_placement(step.trace, step.plan, bad, 1)).find("takes no memory"),
+            std::string::npos);
+  const Plan wrong{.directives = {{2, Action::kDrop, step.x}, {3, Action::kRematerialise, 0}}};
+  EXPECT_NE(joined(verify_placement(step.trace, wrong, good, 1)).find("no recipe"),
+            std::string::npos);
+}
+
+TEST(PlacementVerifier, WorkspacesOfRecipesNeedRoom) {
+  Remade step;
+  step.trace.operators[1].temporaries.clear();
+  step.trace.operators[1].workspace = 30;
+  Placement placement = placed(step.trace, step.plan);
+  EXPECT_EQ(placement.bytes, 44);
+  --placement.bytes;
+  EXPECT_NE(joined(verify_placement(step.trace, step.plan, placement, 1)).find("workspace"),
+            std::string::npos);
+}
+
+/// Drops, chains, ghosts, swaps; temporaries and workspaces.
+RC_GTEST_PROP(PlacementProperty, EveryPlacementOfRecomputingPlansHolds, (std::uint64_t seed)) {
+  using testing::PlanMaker;
+  RandomPlan random(seed);
+  Trace trace = testing::random_trace({.operators = 8, .repeatable = 95, .writes = 5, .dies = 20});
+  random.give_temporaries(trace);
+  const Plan plan = PlanMaker(trace).make();
+  RC_PRE(verify_plan(trace, plan, kUnlimited).empty());
+  const auto again =
+      std::ranges::count(plan.directives, Action::kRematerialise, &Directive::action);
+  const Bytes alignment = 1 << random.below(3);
+  const Placement placement = place(trace, plan, alignment, 0.001);
+  RC_ASSERT(joined(verify_placement(trace, plan, placement, alignment)) == "");
+  RC_CLASSIFY(again > 0, "computes again");
+  RC_CLASSIFY(again > 0 && !placement.taking_turns.empty(), "blocks take turns");
+  RC_ASSERT(placement.bytes >= placement.lower_bound);
 }
 
 RC_GTEST_PROP(PlacementProperty, EveryPlacementHolds, (std::uint64_t seed)) {
