@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from . import _access, _dispatch, _library, _settings
+from ._optimizer import step_in_backward
 from ._settings import Settings
 from ._summary import format_summary
 from ._version import __version__
@@ -38,6 +39,7 @@ __all__ = [
     "save_timeline",
     "save_trace",
     "step",
+    "step_in_backward",
     "wait_for_plan",
 ]
 
