@@ -6,9 +6,7 @@ fresh step, so that all of them start from the same weights and see the same dat
 
 from __future__ import annotations
 
-import importlib
 import statistics
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +19,9 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from bench import memory, recording
 from bench.ballast import Ballast
-from bench.records import ROOT, Record, compare_losses
+from bench.records import Record, compare_losses
 from bench.steps import StepOptions, TrainStep, build
+from bench.steps import package as _lms
 from bench.timing import Timed, run_steps, step_count
 
 PAIRS = 6
@@ -166,17 +165,6 @@ def offload(setting: Setting) -> Record:
         | moved
         | {"bytes_recomputed": 0}
     )
-
-
-def _lms() -> ModuleType:
-    """The package under test: as installed, else from this checkout."""
-    try:
-        return importlib.import_module("torch_lms")
-    except ModuleNotFoundError as error:
-        if error.name != "torch_lms":
-            raise
-        sys.path.append(str(ROOT / "python"))
-        return importlib.import_module("torch_lms")
 
 
 def _enable(lms: ModuleType, setting: Setting, **extra: Any) -> None:

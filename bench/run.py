@@ -37,6 +37,7 @@ STEP_NAMES = (
     "googlenet_bf16_15x1120",
     "unet3d_bf16_192",
     "llama1b_adamw_bf16_4x2048",
+    "llama1b_adamw_bf16_4x2048_in_backward",
     "loop_shapes",
     "loop_branch",
 )

@@ -7,11 +7,15 @@ start from the same bits and see the same batch in every step.
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +29,17 @@ from bench.models.smallnet import SmallNet
 from bench.models.unet3d import UNet3d, dice_loss
 
 SEED = 20260101
+
+
+def package() -> ModuleType:
+    """The package under test: as installed, else from this checkout."""
+    try:
+        return importlib.import_module("torch_lms")
+    except ModuleNotFoundError as error:
+        if error.name != "torch_lms":
+            raise
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "python"))
+        return importlib.import_module("torch_lms")
 
 
 @dataclass(frozen=True)
@@ -194,6 +209,13 @@ def _llama(options: StepOptions) -> TrainStep:
     )
 
 
+def _llama_in_backward(options: StepOptions) -> TrainStep:
+    """Each weight is updated in the backward pass, as soon as its gradient is final."""
+    step = _llama(options)
+    package().step_in_backward(step.optimizer)
+    return step
+
+
 def _small(options: StepOptions, batch: int, side: int) -> TrainStep:
     model = SmallNet(10, width=8, depth=2) if options.tiny else SmallNet()
     return _classifier(model, options, batch, side, torch.bfloat16)
@@ -239,6 +261,7 @@ STEPS: dict[str, Callable[[StepOptions], TrainStep]] = {
     "googlenet_bf16_15x1120": _googlenet,
     "unet3d_bf16_192": _unet3d,
     "llama1b_adamw_bf16_4x2048": _llama,
+    "llama1b_adamw_bf16_4x2048_in_backward": _llama_in_backward,
     "loop_shapes": _loop_shapes,
     "loop_branch": _loop_branch,
 }

@@ -93,6 +93,17 @@ def test_checkpointing_computes_the_same_with_less(step):
     assert less < plain
 
 
+@pytest.mark.parametrize("optimizer", ["default", "foreach", "forloop"])
+def test_updating_in_the_backward_pass_gives_the_bits_of_the_plain_step(optimizer):
+    options = StepOptions(tiny=True, optimizer=optimizer)
+    plain = build("llama1b_adamw_bf16_4x2048", options, CPU)
+    in_backward = build("llama1b_adamw_bf16_4x2048_in_backward", options, CPU)
+    assert run_steps(in_backward, 4, CPU).losses == run_steps(plain, 4, CPU).losses
+    assert all(map(torch.equal, in_backward.model.parameters(), plain.model.parameters()))
+    in_backward.loss(in_backward.model(in_backward.inputs), in_backward.target).backward()
+    assert all(weight.grad is None for weight in in_backward.model.parameters())
+
+
 def test_dice_loss_is_zero_for_a_perfect_answer_and_one_for_none():
     target = torch.zeros(1, 3, 4, 4, 4)
     target[:, :, :2] = 1
