@@ -27,35 +27,35 @@ class RecomputeGolden : public ::testing::TestWithParam<const char*> {
  protected:
   RecomputeGolden() {
     const auto folder = std::filesystem::path(__FILE__).parent_path().parent_path() / "golden";
-    trace = load_trace((folder / GetParam()).string() + ".json.gz");
-    plan = DropCheapResults(trace).make();
+    trace_ = load_trace((folder / GetParam()).string() + ".json.gz");
+    plan_ = DropCheapResults(trace_).make();
   }
-  Trace trace;
-  Plan plan;
+  Trace trace_;
+  Plan plan_;
 };
 
 TEST_P(RecomputeGolden, ChecksTimesAndUnfoldingAgree) {
-  const PlanTiming timing = time_plan(trace, plan, {});
-  const Bytes plain = std::ranges::max(trace.live_bytes());
+  const PlanTiming timing = time_plan(trace_, plan_, {});
+  const Bytes plain = std::ranges::max(trace_.live_bytes());
   EXPECT_LT(timing.peak, plain);
-  EXPECT_EQ(joined(verify_plan(trace, plan, timing.peak)), "");
-  EXPECT_FALSE(verify_plan(trace, plan, timing.peak - 1).empty());
+  EXPECT_EQ(joined(verify_plan(trace_, plan_, timing.peak)), "");
+  EXPECT_FALSE(verify_plan(trace_, plan_, timing.peak - 1).empty());
 
-  const Unfolded unfolded = unfold(trace, plan);
+  const Unfolded unfolded = unfold(trace_, plan_);
   ASSERT_EQ(joined(unfolded.trace.validate()), "");
   EXPECT_EQ(std::ranges::max(unfolded.trace.live_bytes()), timing.peak);
   const PlanTiming again = time_plan(unfolded.trace, unfolded.plan, {});
   EXPECT_NEAR(again.step_ms, timing.step_ms, 1e-9 * timing.step_ms);
-  EXPECT_EQ(verify_plan(trace, fold(unfolded, unfolded.plan), timing.peak),
+  EXPECT_EQ(verify_plan(trace_, fold(unfolded, unfolded.plan), timing.peak),
             std::vector<std::string>{});
-  EXPECT_GT(unfolded.blocks.size(), trace.blocks.size() + 100) << "much is computed again";
+  EXPECT_GT(unfolded.blocks.size(), trace_.blocks.size() + 100) << "much is computed again";
 }
 
 TEST_P(RecomputeGolden, EverythingHasAPlace) {
-  const Bytes needed = time_plan(trace, plan, {}).peak;
+  const Bytes needed = time_plan(trace_, plan_, {}).peak;
   const Bytes room = needed + needed / 30;
-  const Placement placement = place(trace, plan, 512, 0.05, {.room = room, .page = 2 * kMiB});
-  EXPECT_EQ(joined(verify_placement(trace, plan, placement)), "");
+  const Placement placement = place(trace_, plan_, 512, 0.05, {.room = room, .page = 2 * kMiB});
+  EXPECT_EQ(joined(verify_placement(trace_, plan_, placement)), "");
   EXPECT_LE(placement.bytes, room);
 }
 
