@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "plan/recompute_search.h"
 #include "plan/search_choice.h"
 #include "plan/search_decoder.h"
 
@@ -33,7 +34,8 @@ class Search {
         began_(Clock::now()) {}
 
   PlannedStep run() {
-    Choice choice(model_, trace_, budget_);
+    Choice choice(model_, budget_);
+    choice.check(trace_);
     if (choice.useful().empty()) return timed({});
     group(choice.useful());
     Decoder decoder(model_, link_, budget_, fullest());
@@ -194,6 +196,7 @@ PlannedStep make_plan(const Trace& trace, Bytes budget, const LinkModel& link,
                       const SearchOptions& options) {
   const auto notes = trace.validate();
   if (!notes.empty()) throw Error("make_plan: the trace is inconsistent: " + notes.front());
+  if (options.recompute) return make_mixed_plan(trace, budget, link, options);
   return Search(trace, budget, link, options).run();
 }
 

@@ -10,6 +10,8 @@ struct SearchOptions {
   double seconds = 2;        ///< most time to spend on improving the first plan
   std::uint64_t seed = 1;    ///< same trace, budget, link, seed and rounds: same plan
   std::int64_t rounds = -1;  ///< most improvements to try; -1: as many as there is time for
+  /// Blocks may be dropped and computed again; otherwise they are kept and swapped alone.
+  bool recompute = false;
 };
 
 struct PlannedStep {
@@ -17,9 +19,10 @@ struct PlannedStep {
   PlanTiming predicted;  ///< without timeline
 };
 
-/// A plan for steps like the trace's under `budget` bytes that keeps and swaps whole blocks (no
-/// drops) and is as fast as the search can find. It satisfies verify_plan. Throws OutOfMemory,
-/// naming the operator and the smallest workable budget, if no plan of this kind exists.
+/// A plan for steps like the trace's under `budget` bytes that keeps and swaps whole blocks, and
+/// drops and computes them again if it may, and is as fast as the search can find. It satisfies
+/// verify_plan. Throws OutOfMemory, naming the operator and the smallest workable budget, if there
+/// is no plan that only keeps and swaps.
 PlannedStep make_plan(const Trace& trace, Bytes budget, const LinkModel& link,
                       const SearchOptions& options = {});
 

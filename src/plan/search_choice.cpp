@@ -9,6 +9,9 @@
 namespace lms {
 namespace {
 
+/// What costs nothing is taken first, the largest of it before others.
+constexpr double kLeastCost = 1e-9;
+
 /// Of an operator of StepModel.
 std::string name_of(std::size_t op, const Trace& trace) {
   if (op == 0) return "the beginning of the step";
@@ -18,19 +21,30 @@ std::string name_of(std::size_t op, const Trace& trace) {
 
 }  // namespace
 
-Choice::Choice(const StepModel& model, const Trace& trace, Bytes budget)
-    : model_(model), chosen_(model.gaps.size()), version_uses_(model.versions.size()) {
+Choice::Choice(const StepModel& model, Bytes budget)
+    : model_(model),
+      chosen_(model.gaps.size()),
+      version_uses_(model.versions.size()),
+      budget_(budget) {
   const auto n = static_cast<std::size_t>(model.operators);
+  room_.reserve(n);
   for (int op = 0; op < model.operators; ++op) room_.push_back(budget - model.during(op));
-  std::vector<Bytes> emptiest = room_;
-  for (const Gap& gap : model.gaps) model.add(emptiest, gap, gap.bytes);
+  std::vector<Bytes> emptiest(n + 1);
+  for (const Gap& gap : model.gaps) {
+    emptiest[static_cast<std::size_t>(gap.begin)] += gap.bytes;
+    emptiest[static_cast<std::size_t>(std::min(gap.end, model.operators))] -= gap.bytes;
+    if (gap.end <= model.operators) continue;
+    emptiest.front() += gap.bytes;
+    emptiest[static_cast<std::size_t>(gap.end - model.operators)] -= gap.bytes;
+  }
+  std::partial_sum(emptiest.begin(), emptiest.end(), emptiest.begin());
+  emptiest.pop_back();
+  for (std::size_t op = 0; op < n; ++op) emptiest[op] += room_[op];
   const auto worst = std::ranges::min_element(emptiest);
   if (worst != emptiest.end() && *worst < 0) {
-    const auto at = static_cast<std::size_t>(worst - emptiest.begin());
-    throw OutOfMemory(name_of(at, trace) + " needs " + format_bytes(budget - *worst) +
-                      " at one time, with all else moved away; the budget is " +
-                      format_bytes(budget) + ", at least " + std::to_string(budget - *worst) +
-                      " bytes would work");
+    lacking_ = -*worst;
+    fullest_ = static_cast<std::size_t>(worst - emptiest.begin());
+    return;
   }
   std::vector<int> full(n + 1);
   for (std::size_t op = 0; op < n; ++op) full[op + 1] = full[op] + (room_[op] < 0 ? 1 : 0);
@@ -45,27 +59,36 @@ Choice::Choice(const StepModel& model, const Trace& trace, Bytes budget)
   }
 }
 
+void Choice::check(const Trace& trace) const {
+  if (lacking_ <= 0) return;
+  const Bytes least = budget_ + lacking_;
+  throw OutOfMemory(name_of(fullest_, trace) + " needs " + format_bytes(least) +
+                    " at one time, with all else moved away; the budget is " +
+                    format_bytes(budget_) + ", at least " + std::to_string(least) +
+                    " bytes would work");
+}
+
 void Choice::add(int gap) {
-  if (!has(gap)) change(gap);
+  if (!has(gap)) change(gap, kSwap);
 }
 
 void Choice::remove(int gap) {
-  if (has(gap)) change(gap);
+  if (has(gap)) change(gap, 0);
 }
 
-void Choice::change(int gap) {
+void Choice::change(int gap, char to) {
   const auto g = static_cast<std::size_t>(gap);
   const Gap& what = model_.gaps[g];
-  const int sign = has(gap) ? -1 : 1;
-  chosen_[g] = sign > 0 ? 1 : 0;
-  version_uses_[static_cast<std::size_t>(what.version)] += sign;
-  model_.add(room_, what, sign * what.bytes);
+  if (chosen_[g] == kSwap) --version_uses_[static_cast<std::size_t>(what.version)];
+  if (to == kSwap) ++version_uses_[static_cast<std::size_t>(what.version)];
+  chosen_[g] = to;
+  model_.add(room_, what, to == 0 ? -what.bytes : what.bytes);
   changes_.push_back(gap);
 }
 
 void Choice::undo() {
   const std::vector<int> changes = std::exchange(changes_, {});
-  for (const int gap : changes) change(gap);
+  for (const int gap : changes) change(gap, has(gap) ? 0 : kSwap);
 }
 
 bool Choice::can_spare(int gap) const {
@@ -78,11 +101,13 @@ bool Choice::can_spare(int gap) const {
          spare(0, std::max(0, what.end - model_.operators));
 }
 
-/// Bytes that choosing the gap would move.
-double Choice::cost(const Gap& gap) const {
+/// What swapping the gap as well would cost.
+double Choice::moving(const Gap& gap, const GapPrices& prices) const {
   const auto v = static_cast<std::size_t>(gap.version);
   const bool copied = model_.versions[v].clean || version_uses_[v] > 0;
-  return static_cast<double>(gap.bytes) * ((copied ? 0 : 1) + (gap.returns ? 1 : 0) + 0.01);
+  const double each = 0.005 * (prices.out_ms_per_byte + prices.in_ms_per_byte);
+  return static_cast<double>(gap.bytes) *
+         ((copied ? 0 : prices.out_ms_per_byte) + (gap.returns ? prices.in_ms_per_byte : 0) + each);
 }
 
 int Choice::fullest() const {
@@ -90,7 +115,7 @@ int Choice::fullest() const {
   return worst != room_.end() && *worst < 0 ? static_cast<int>(worst - room_.begin()) : -1;
 }
 
-void Choice::repair(std::mt19937_64& random, double randomness) {
+void Choice::repair(std::mt19937_64& random, double randomness, const GapPrices& prices) {
   std::uniform_real_distribution<double> uniform(-1, 1);
   while (true) {
     const int worst = fullest();
@@ -105,6 +130,7 @@ void Choice::repair(std::mt19937_64& random, double randomness) {
     }
     int best = -1;
     double best_score = -1;
+    char best_way = kSwap;
     for (const int g : useful_) {
       if (has(g)) continue;
       const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
@@ -117,14 +143,21 @@ void Choice::repair(std::mt19937_64& random, double randomness) {
                          relief_[static_cast<std::size_t>(gap.begin)] +
                          relief_[static_cast<std::size_t>(there)];
       const auto useful_bytes = static_cast<double>(std::min(gap.bytes, lacking));
-      double score = sum * useful_bytes / cost(gap);
+      double cost = moving(gap, prices);
+      char way = kSwap;
+      if (!prices.again_ms.empty() && prices.again_ms[static_cast<std::size_t>(g)] < cost) {
+        cost = prices.again_ms[static_cast<std::size_t>(g)];
+        way = kAgain;
+      }
+      double score = sum * useful_bytes / std::max(cost, kLeastCost);
       if (randomness > 0) score *= 1 + randomness * uniform(random);
       if (score > best_score) {
         best = g;
         best_score = score;
+        best_way = way;
       }
     }
-    add(best);
+    change(best, best_way);
   }
 }
 

@@ -7,13 +7,26 @@
 
 namespace lms {
 
+/// What it costs to have a gap's block away.
+struct GapPrices {
+  double out_ms_per_byte = 1;
+  double in_ms_per_byte = 1;
+  /// By gap, if not empty: of computing the block again instead of moving it.
+  std::vector<double> again_ms = {};
+};
+
 /// Which gaps may be swapped: a choice that leaves room for every operator.
 class Choice {
  public:
-  /// The model must outlive it. Throws OutOfMemory if not even swapping every gap makes room.
-  Choice(const StepModel& model, const Trace& trace, Bytes budget);
+  /// The model must outlive it.
+  Choice(const StepModel& model, Bytes budget);
 
-  [[nodiscard]] const std::vector<char>& chosen() const { return chosen_; }
+  /// By how much the budget is too small even if every gap is swapped; then nothing else here makes
+  /// sense.
+  [[nodiscard]] Bytes lacking() const { return lacking_; }
+  /// Throws OutOfMemory if lacking() says so, with the names of the model's trace.
+  void check(const Trace& trace) const;
+
   [[nodiscard]] bool has(int gap) const { return chosen_[static_cast<std::size_t>(gap)] != 0; }
   /// By operator: what the budget leaves while it runs if every chosen gap is swapped.
   [[nodiscard]] const std::vector<Bytes>& room() const { return room_; }
@@ -23,8 +36,12 @@ class Choice {
   void add(int gap);
   void remove(int gap);
   /// Adds gaps until every operator has room: each time the one that relieves most of what still
-  /// is too full for the bytes it moves, with some randomness (0: none).
-  void repair(std::mt19937_64& random, double randomness);
+  /// is too full for what it costs, with some randomness (0: none).
+  void repair(std::mt19937_64& random, double randomness, const GapPrices& prices = {});
+  /// The last repair() added the gap for the price of computing its block again.
+  [[nodiscard]] bool again(int gap) const {
+    return chosen_[static_cast<std::size_t>(gap)] == kAgain;
+  }
   /// Removes gaps that can be spared, those that relieve least first.
   void thin();
   [[nodiscard]] bool can_spare(int gap) const;
@@ -34,8 +51,11 @@ class Choice {
   void undo();
 
  private:
-  void change(int gap);
-  [[nodiscard]] double cost(const Gap& gap) const;
+  static constexpr char kSwap = 1;
+  static constexpr char kAgain = 2;
+
+  void change(int gap, char to);
+  [[nodiscard]] double moving(const Gap& gap, const GapPrices& prices) const;
   [[nodiscard]] int fullest() const;
 
   const StepModel& model_;
@@ -45,6 +65,9 @@ class Choice {
   std::vector<int> version_uses_;  ///< chosen gaps of each version
   std::vector<int> changes_;
   std::vector<double> relief_;
+  Bytes budget_;
+  Bytes lacking_ = 0;
+  std::size_t fullest_ = 0;  ///< the operator that lacks them
 };
 
 }  // namespace lms

@@ -1,0 +1,263 @@
+#include "plan/recompute_search.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <span>
+#include <tuple>
+
+#include "plan/recompute_trial.h"
+
+namespace lms {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How much worse than the best a trial may be in the beginning, in parts of the step.
+constexpr double kFirstTemperature = 0.003;
+/// Operators do not take to the microsecond what the trace says.
+constexpr double kLeastLead = 0.5;
+/// Of plans that are as fast, the one that computes less again: what a millisecond of it counts.
+constexpr double kRecomputing = 0.002;
+constexpr std::array kFirstPrices{0.05, 0.0, 0.02, 0.1, 0.2, 0.4, 1.0};
+constexpr double kLeastPrice = 0.005;
+constexpr float kForever = std::numeric_limits<float>::infinity();
+
+class MixSearch {
+ public:
+  MixSearch(const Trace& trace, Bytes budget, const LinkModel& link, const SearchOptions& options)
+      : trace_(trace),
+        link_(link),
+        options_(options),
+        model_(trace),
+        recipes_(trace),
+        trial_(trace, model_, recipes_, link, budget),
+        choice_(model_, budget),
+        random_(options.seed),
+        began_(Clock::now()) {}
+
+  PlannedStep run() {
+    choice_.check(trace_);
+    if (choice_.useful().empty()) return timed({});
+    find_candidates();
+    group();
+    Mix mix = first_mix();
+    double cost = best_;
+    const double first_temperature = kFirstTemperature * cost;
+    std::uniform_real_distribution<double> uniform(0, 1);
+    Mix trial;
+    for (std::int64_t round = 0; goes_on(round); ++round) {
+      const double temperature = first_temperature * (1 - progress(round));
+      trial = mix;
+      mutate(trial);
+      const double now = attempt(trial, 0.5, any(2) == 0);
+      if (now > cost && uniform(random_) >= std::exp((cost - now) / (temperature + 1e-12))) {
+        continue;
+      }
+      std::swap(mix, trial);
+      cost = now;
+    }
+    return timed(best_plan_);
+  }
+
+ private:
+  PlannedStep timed(Plan plan) {
+    PlannedStep result;
+    result.predicted = time_plan(trace_, plan, link_);
+    result.plan = std::move(plan);
+    return result;
+  }
+
+  double attempt(Mix& mix, double randomness, bool thin) {
+    const double ms = trial_.run(mix, random_, randomness, thin);
+    const double cost = ms + kRecomputing * trial_.recomputed_ms();
+    if (cost < best_) {
+      best_ = cost;
+      best_mix_ = mix;
+      best_plan_ = trial_.plan();
+    }
+    return cost;
+  }
+
+  [[nodiscard]] double spent() const {
+    return std::chrono::duration<double>(Clock::now() - began_).count();
+  }
+  [[nodiscard]] bool goes_on(std::int64_t round) const {
+    if (options_.rounds >= 0 && round >= options_.rounds) return false;
+    return spent() < options_.seconds;
+  }
+  [[nodiscard]] double progress(std::int64_t round) const {
+    double part = spent() / std::max(1e-9, options_.seconds);
+    if (options_.rounds > 0) {
+      part = static_cast<double>(round) / static_cast<double>(options_.rounds);
+    }
+    return std::min(1.0, part);
+  }
+
+  int any(std::size_t size) {
+    return static_cast<int>(std::uniform_int_distribution<std::size_t>(0, size - 1)(random_));
+  }
+  double uniform(double from, double to) {
+    return std::uniform_real_distribution<double>(from, to)(random_);
+  }
+  [[nodiscard]] const Gap& gap(int g) const { return model_.gaps[static_cast<std::size_t>(g)]; }
+
+  void find_candidates() {
+    for (const int g : choice_.useful()) {
+      if (trial_.can_drop(g)) candidates_.push_back(g);
+    }
+  }
+
+  /// Gaps between operators of the same names of blocks that operators of the same name made, in
+  /// order: what the layers of a network repeat.
+  void group() {
+    std::vector<std::size_t> makers(trace_.blocks.size(), trace_.operators.size());
+    for (std::size_t at = 0; at < trace_.operators.size(); ++at) {
+      for (const TraceBlockId id : trace_.operators[at].allocs) makers[id] = at;
+    }
+    std::map<std::tuple<std::string, std::string, std::string, bool>, std::vector<int>> groups;
+    const auto name = [&](int op) {
+      const int at = op % model_.operators - 1;
+      return at < 0 || at >= static_cast<int>(trace_.operators.size())
+                 ? std::string()
+                 : trace_.operators[static_cast<std::size_t>(at)].name;
+    };
+    for (const int g : choice_.useful()) {
+      groups[{name(static_cast<int>(makers[gap(g).block]) + 1),
+              name(gap(g).begin + model_.operators - 1), name(gap(g).end), trial_.can_drop(g)}]
+          .push_back(g);
+    }
+    for (auto& [key, gaps] : groups) {
+      std::ranges::stable_sort(gaps, {}, [&](int g) { return gap(g).begin; });
+      if (std::get<3>(key)) drop_groups_.push_back(gaps);
+      groups_.push_back(std::move(gaps));
+    }
+  }
+
+  Mix empty_mix() {
+    Mix mix;
+    mix.drops.dropped.assign(model_.gaps.size(), 0);
+    mix.drops.hold_ms.assign(model_.gaps.size(), kForever);
+    mix.drops.ghost_hold_ms.assign(trace_.blocks.size(), 0);
+    mix.swaps.assign(model_.gaps.size(), 0);
+    return mix;
+  }
+
+  /// From nothing, at several prices of the lanes.
+  Mix first_mix() {
+    Mix best;
+    double least = std::numeric_limits<double>::infinity();
+    for (const double price : kFirstPrices) {
+      if (!best.swaps.empty() && !goes_on(0)) break;
+      Mix mix = empty_mix();
+      mix.lane_price = price;
+      const double cost = attempt(mix, 0, true);
+      if (!best.swaps.empty() && cost >= least) continue;
+      least = cost;
+      best = std::move(mix);
+    }
+    return best;
+  }
+
+  /// A stretch of a group: often one gap, sometimes all.
+  std::span<const int> stretch(const std::vector<std::vector<int>>& groups) {
+    const std::vector<int>& group = groups[static_cast<std::size_t>(any(groups.size()))];
+    const auto size = static_cast<double>(group.size());
+    const auto count = static_cast<std::size_t>(std::lround(std::exp(uniform(0, std::log(size)))));
+    const auto first = static_cast<std::size_t>(any(group.size() - count + 1));
+    return std::span(group).subspan(first, count);
+  }
+
+  float any_hold() {
+    switch (any(3)) {
+      case 0:
+        return 0;
+      case 1:
+        return kForever;
+      default:
+        return static_cast<float>(model_.begins.back() * std::exp(uniform(-7, -0.7)));
+    }
+  }
+
+  void set_dropped(Mix& mix, int g, bool dropped) {
+    mix.drops.dropped[static_cast<std::size_t>(g)] = dropped ? 1 : 0;
+    if (!dropped) mix.swaps[static_cast<std::size_t>(g)] = any(2) == 0 ? 1 : 0;
+  }
+
+  void mutate(Mix& mix) {
+    const auto one = [&](const std::vector<int>& list) {
+      return list[static_cast<std::size_t>(any(list.size()))];
+    };
+    const auto clear = [&](int g) {
+      mix.drops.dropped[static_cast<std::size_t>(g)] = 0;
+      mix.swaps[static_cast<std::size_t>(g)] = 0;
+    };
+    const int kind = any(16);
+    if (kind < 5) {
+      // Something goes, what is best instead comes.
+      for (int count = 1 + any(3); count > 0; --count) clear(one(choice_.useful()));
+    } else if (kind < 7) {
+      for (const int g : stretch(groups_)) clear(g);
+    } else if (kind == 7) {
+      const int at = any(static_cast<std::size_t>(model_.operators));
+      const int width = 1 + static_cast<int>(model_.operators * std::exp(uniform(-5, -1)));
+      for (const int g : choice_.useful()) {
+        if (std::abs(gap(g).end - at) < width) clear(g);
+      }
+    } else if (kind < 10 && !candidates_.empty()) {
+      const int g = one(candidates_);
+      set_dropped(mix, g, mix.drops.dropped[static_cast<std::size_t>(g)] == 0);
+    } else if (kind == 10 && !candidates_.empty()) {
+      const bool dropped = any(2) == 0;
+      for (const int g : stretch(drop_groups_)) set_dropped(mix, g, dropped);
+    } else if (kind == 11 && !candidates_.empty()) {
+      const float hold = any_hold();
+      for (const int g : stretch(drop_groups_)) {
+        mix.drops.hold_ms[static_cast<std::size_t>(g)] = hold;
+      }
+    } else if (kind == 12) {
+      mix.lane_price = std::max(kLeastPrice, mix.lane_price) * std::exp(uniform(-1, 1));
+    } else if (kind == 13) {
+      mix.tactics.lead_ms =
+          std::clamp(mix.tactics.lead_ms * std::exp(uniform(-1, 1)), kLeastLead, 1000.0);
+    } else if (kind == 14) {
+      const int shift = any(5) == 0 ? 0 : any(41) - 20;
+      mix.tactics.delays.resize(model_.gaps.size());
+      for (const int g : stretch(groups_)) {
+        mix.tactics.delays[static_cast<std::size_t>(g)] = shift;
+      }
+    } else {
+      const char on = any(2) == 0 ? 1 : 0;
+      for (const int g : stretch(groups_)) mix.swaps[static_cast<std::size_t>(g)] = on;
+    }
+  }
+
+  const Trace& trace_;
+  const LinkModel& link_;
+  const SearchOptions& options_;
+  const StepModel model_;
+  const Recipes recipes_;
+  Trial trial_;
+  Choice choice_;  ///< of the step's own model: which of its gaps are worth anything
+  std::mt19937_64 random_;
+  const Clock::time_point began_;
+  std::vector<int> candidates_;  ///< gaps worth dropping
+  std::vector<std::vector<int>> groups_;
+  std::vector<std::vector<int>> drop_groups_;
+  double best_ = std::numeric_limits<double>::infinity();
+  Mix best_mix_;
+  Plan best_plan_;
+};
+
+}  // namespace
+
+PlannedStep make_mixed_plan(const Trace& trace, Bytes budget, const LinkModel& link,
+                            const SearchOptions& options) {
+  return MixSearch(trace, budget, link, options).run();
+}
+
+}  // namespace lms

@@ -1,0 +1,211 @@
+#include "plan/recompute_trial.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace lms {
+namespace {
+
+/// What takes this much longer to compute again than to copy out and in is not dropped.
+constexpr double kDearest = 2;
+/// What is computed again needs memory itself, for which more may have to be dropped, and so on: so
+/// often at most, then the rest is swapped.
+constexpr int kMostPasses = 8;
+/// A bit less than a stretch of time is not long enough to stay over it.
+constexpr float kTooShort = 0.98F;
+
+int fullest(const StepModel& model) {
+  int worst = 0;
+  for (int op = 1; op < model.operators; ++op) {
+    if (model.during(op) > model.during(worst)) worst = op;
+  }
+  return worst;
+}
+
+}  // namespace
+
+Trial::Trial(const Trace& trace, const StepModel& model, const Recipes& recipes,
+             const LinkModel& link, Bytes budget)
+    : own_model_(model),
+      recipes_(recipes),
+      link_(link),
+      budget_(budget),
+      unrolled_(trace, model, recipes),
+      again_ms_(model.gaps.size(), kNever),
+      seen_(trace.blocks.size()) {
+  const double copying = 1 / link_.out_bytes_per_ms + 1 / link_.in_bytes_per_ms;
+  for (int g = 0; g < static_cast<int>(again_ms_.size()); ++g) {
+    if (!unrolled_.can_drop(g)) continue;
+    const double ms = price(trace, g);
+    const auto bytes = static_cast<double>(model.gaps[static_cast<std::size_t>(g)].bytes);
+    if (ms <= kDearest * copying * bytes) again_ms_[static_cast<std::size_t>(g)] = ms;
+  }
+}
+
+/// What computing the block again takes, with inputs that are dead by then.
+double Trial::price(const Trace& trace, int gap) {
+  const Gap& what = own_model_.gaps[static_cast<std::size_t>(gap)];
+  if (!what.returns) return 0;
+  const int at = std::min(what.end - 1, static_cast<int>(trace.operators.size()));
+  double ms = 0;
+  std::vector<const Recipe*> chain{&unrolled_.recipe(gap)};
+  std::vector<TraceBlockId> ghosts;
+  while (!chain.empty()) {
+    const Recipe& next = *chain.back();
+    chain.pop_back();
+    ms += next.ms;
+    for (const TraceBlockId input : next.inputs) {
+      if (at <= recipes_.death(input) || seen_[input] != 0) continue;
+      seen_[input] = 1;
+      ghosts.push_back(input);
+      chain.push_back(recipes_.ghost(input, at));
+    }
+  }
+  for (const TraceBlockId ghost : ghosts) seen_[ghost] = 0;
+  return ms;
+}
+
+bool Trial::choose(Mix& mix, std::mt19937_64& random, double randomness, bool may_drop) {
+  unrolled_.write_out(mix.drops);
+  decoder_.reset();
+  choice_.reset();
+  model_.emplace(unrolled_.trace());
+  choice_.emplace(*model_, budget_);
+  if (choice_->lacking() > 0) return false;
+  own_.assign(model_->gaps.size(), -1);
+  prices_.out_ms_per_byte = link_.out_tax_ms_per_byte + mix.lane_price / link_.out_bytes_per_ms;
+  prices_.in_ms_per_byte = link_.in_tax_ms_per_byte + mix.lane_price / link_.in_bytes_per_ms;
+  prices_.again_ms.assign(may_drop ? model_->gaps.size() : 0, kNever);
+  for (const int g : choice_->useful()) {
+    const Gap& gap = model_->gaps[static_cast<std::size_t>(g)];
+    const int last_use = gap.begin - 2;
+    const int own = unrolled_.own_gap(gap.block, last_use);
+    own_[static_cast<std::size_t>(g)] = own;
+    if (own < 0) continue;
+    const auto o = static_cast<std::size_t>(own);
+    if (may_drop) {
+      // After another recomputation has read it, it would be computed twice.
+      const bool twice =
+          mix.drops.dropped[o] == 0 && last_use >= 0 && unrolled_.computes_again(last_use) >= 0;
+      prices_.again_ms[static_cast<std::size_t>(g)] = again_ms_[o] * (twice ? 2 : 1);
+    }
+    if (mix.drops.dropped[o] == 0 && mix.swaps[o] != 0) choice_->add(g);
+  }
+  choice_->repair(random, randomness, prices_);
+  return true;
+}
+
+bool Trial::drop_more(Mix& mix) {
+  bool more = false;
+  for (const int g : choice_->useful()) {
+    if (!choice_->again(g)) continue;
+    const auto own = static_cast<std::size_t>(own_[static_cast<std::size_t>(g)]);
+    more = true;
+    if (mix.drops.dropped[own] == 0) {
+      mix.drops.dropped[own] = 1;
+      mix.swaps[own] = 0;
+      continue;
+    }
+    const Gap& gap = model_->gaps[static_cast<std::size_t>(g)];
+    const auto begin = [&](int op) {
+      return own_model_.begins[static_cast<std::size_t>(unrolled_.moment(op - 1) + 1)];
+    };
+    const auto stay = static_cast<float>(begin(gap.end) - begin(gap.begin - 1));
+    mix.drops.hold_ms[own] = std::min(mix.drops.hold_ms[own], kTooShort * stay);
+  }
+  return more;
+}
+
+bool Trial::room(const Unrolled::Absence& absence, Bytes bytes) const {
+  for (int op = absence.from; op < absence.to; ++op) {
+    const auto at = static_cast<std::size_t>(op) + 1;  // in the model
+    if (choice_->room()[at] - taken_back_[at] < bytes) return false;
+  }
+  return true;
+}
+
+bool Trial::drop_less(Mix& mix) {
+  taken_back_.assign(static_cast<std::size_t>(model_->operators), 0);
+  const auto& absences = unrolled_.absences();
+  order_.resize(absences.size());
+  for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(i);
+  const auto ms = [&](int i) {
+    return again_ms_[static_cast<std::size_t>(absences[static_cast<std::size_t>(i)].gap)];
+  };
+  // Those of one gap stay together, in their order.
+  std::ranges::stable_sort(order_, [&](int a, int b) {
+    return ms(a) != ms(b) ? ms(a) > ms(b)
+                          : absences[static_cast<std::size_t>(a)].gap <
+                                absences[static_cast<std::size_t>(b)].gap;
+  });
+  bool less = false;
+  for (std::size_t i = 0; i < order_.size();) {
+    const int gap = absences[static_cast<std::size_t>(order_[i])].gap;
+    const Bytes bytes = own_model_.gaps[static_cast<std::size_t>(gap)].bytes;
+    std::size_t end = i;
+    std::size_t fits = 0;
+    bool first_fits = false;
+    for (; end < order_.size(); ++end) {
+      const auto& absence = absences[static_cast<std::size_t>(order_[end])];
+      if (absence.gap != gap) break;
+      const bool fit = room(absence, bytes);
+      if (fit && end == i) first_fits = true;
+      if (fit) ++fits;
+    }
+    const std::size_t all = end - i;
+    const bool undrop = fits == all;
+    const bool hold = !undrop && all > 1 && fits + (first_fits ? 0 : 1) == all;
+    if (undrop || hold) {
+      less = true;
+      const auto g = static_cast<std::size_t>(gap);
+      if (undrop) mix.drops.dropped[g] = 0;
+      mix.drops.hold_ms[g] = std::numeric_limits<float>::infinity();
+      for (std::size_t j = undrop ? i : i + 1; j < end; ++j) {
+        const auto& absence = absences[static_cast<std::size_t>(order_[j])];
+        for (int op = absence.from; op < absence.to; ++op) {
+          taken_back_[static_cast<std::size_t>(op) + 1] += bytes;
+        }
+      }
+    }
+    i = end;
+  }
+  return less;
+}
+
+void Trial::keep_swaps(Mix& mix) {
+  const auto each = [&](bool chosen, char to) {
+    for (const int g : choice_->useful()) {
+      const int own = own_[static_cast<std::size_t>(g)];
+      if (own < 0 || mix.drops.dropped[static_cast<std::size_t>(own)] != 0) continue;
+      if (!chosen || choice_->has(g)) mix.swaps[static_cast<std::size_t>(own)] = to;
+    }
+  };
+  each(/*chosen=*/false, 0);
+  each(/*chosen=*/true, 1);
+}
+
+double Trial::run(Mix& mix, std::mt19937_64& random, double randomness, bool thin) {
+  for (int pass = 0; pass <= kMostPasses; ++pass) {
+    if (!choose(mix, random, randomness, pass < kMostPasses)) return kNever;
+    if (drop_more(mix)) continue;
+    if (thin && pass < kMostPasses) {
+      thin = false;
+      if (drop_less(mix)) continue;
+      choice_->thin();
+    }
+    break;
+  }
+  keep_swaps(mix);
+  tactics_ = mix.tactics;
+  if (!mix.tactics.delays.empty()) {
+    tactics_.delays.assign(model_->gaps.size(), 0);
+    for (std::size_t g = 0; g < own_.size(); ++g) {
+      if (own_[g] < 0) continue;
+      tactics_.delays[g] = mix.tactics.delays[static_cast<std::size_t>(own_[g])];
+    }
+  }
+  decoder_.emplace(*model_, link_, budget_, fullest(*model_));
+  return decoder_->run(*choice_, tactics_);
+}
+
+}  // namespace lms

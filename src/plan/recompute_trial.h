@@ -1,0 +1,75 @@
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "plan/recompute_unroll.h"
+#include "plan/search_choice.h"
+#include "plan/search_decoder.h"
+
+namespace lms {
+
+/// Everything that is to be decided about a plan that recomputes and swaps, by gaps of the step's
+/// own model.
+struct Mix {
+  Drops drops;
+  std::vector<char> swaps;  ///< by gap: may be swapped where it is not dropped
+  Tactics tactics;
+  /// What a millisecond of a lane is taken to cost when a gap must be swapped or dropped, beside
+  /// the copy tax.
+  double lane_price = 0.5;
+};
+
+/// Turns mixes into plans and their times.
+class Trial {
+ public:
+  /// The four must outlive it.
+  Trial(const Trace& trace, const StepModel& model, const Recipes& recipes, const LinkModel& link,
+        Bytes budget);
+
+  /// The gap may be dropped, and it can be worth it.
+  [[nodiscard]] bool can_drop(int gap) const {
+    return again_ms_[static_cast<std::size_t>(gap)] < kNever;
+  }
+
+  /// The step's time, or infinity if it cannot be done. What must be dropped or swapped beside what
+  /// the mix says is added to it; if `thin`, what need not be is taken from it.
+  double run(Mix& mix, std::mt19937_64& random, double randomness, bool thin);
+
+  /// Of the last run, which must have succeeded.
+  [[nodiscard]] Plan plan() const { return unrolled_.fold(decoder_->plan()); }
+  [[nodiscard]] double recomputed_ms() const { return unrolled_.recomputed_ms(); }
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  [[nodiscard]] double price(const Trace& trace, int gap);
+  /// False: not even swapping everything would make room.
+  bool choose(Mix& mix, std::mt19937_64& random, double randomness, bool may_drop);
+  /// Drops what the choice would rather compute again. False: nothing.
+  bool drop_more(Mix& mix);
+  /// Leaves on the device what there is room for. False: nothing was dropped in vain.
+  bool drop_less(Mix& mix);
+  void keep_swaps(Mix& mix);
+  [[nodiscard]] bool room(const Unrolled::Absence& absence, Bytes bytes) const;
+
+  const StepModel& own_model_;
+  const Recipes& recipes_;
+  const LinkModel link_;
+  const Bytes budget_;
+  Unrolled unrolled_;
+  std::vector<double> again_ms_;  ///< by own gap: of computing its block again, or kNever
+  std::vector<char> seen_;        ///< by own block
+  std::optional<StepModel> model_;
+  std::optional<Choice> choice_;
+  std::optional<Decoder> decoder_;
+  GapPrices prices_;      ///< of model_'s gaps
+  std::vector<int> own_;  ///< by gap of model_: the step's own gap, or -1
+  std::vector<Bytes> taken_back_;
+  std::vector<int> order_;
+  Tactics tactics_;
+};
+
+}  // namespace lms
