@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "bound/in_backward.h"
 #include "bound/linear_program.h"
 #include "bound/lives.h"
 #include "trace/trace_io.h"
@@ -208,6 +209,81 @@ TEST(Bound, ListOperatorsCountAsOneATensor) {
   Trace plain = trace;
   plain.operators[0].name = "aten::add_";
   EXPECT_FALSE(bound(plain, 39, kLink).feasible);
+}
+
+// Two weights (10 and 20 bytes), used by 0 and 1; their gradients are made by 2 (of the second) and
+// 3 (of the first), which uses the second weight once more; 4 updates both.
+struct Training {
+  Trace trace;
+  TraceBlockId w1, w2, s1, s2, g1, g2;
+};
+
+Training training(bool kept = false) {
+  TraceBuilder builder;
+  Training t;
+  t.w1 = builder.existing(10);
+  t.w2 = builder.existing(20);
+  t.s1 = builder.existing(10);
+  t.s2 = builder.existing(20);
+  const auto old = kept ? builder.existing(20) : 0;
+  builder.run("forward", {t.w1}, {}, 1);
+  if (kept) builder.dies(old);
+  builder.run("forward", {t.w2}, {}, 1);
+  builder.run("backward", {t.w2}, {}, 1);
+  t.g2 = builder.result(20);
+  builder.run("backward", {t.w1, t.w2}, {}, 1);
+  t.g1 = builder.result(10);
+  builder.run("aten::_fused_sgd_", {t.w1, t.w2, t.g1, t.g2, t.s1, t.s2}, {t.w1, t.w2, t.s1, t.s2},
+              6,
+              /*workspace=*/3);
+  builder.dies(t.g1);
+  if (kept) {
+    builder.carried(old, t.g2);
+  } else {
+    builder.dies(t.g2);
+  }
+  t.trace = builder.build();
+  return t;
+}
+
+TEST(UpdatesInBackward, FollowTheLastUse) {
+  const Training t = training();
+  const Trace trace = with_updates_in_backward(t.trace);
+  ASSERT_EQ(trace.operators.size(), 6U);
+  const TraceOperator& first = trace.operators[4];
+  EXPECT_EQ(first.name, "aten::_fused_sgd_");
+  EXPECT_EQ(first.reads, (std::vector{t.w1, t.g1, t.s1}));
+  EXPECT_EQ(first.writes, (std::vector{t.w1, t.s1}));
+  EXPECT_EQ(first.frees, std::vector{t.g1});
+  EXPECT_EQ(first.ms, 2);
+  EXPECT_EQ(first.workspace, 3);
+  // The second weight is needed by operator 3, though its gradient is final after 2.
+  EXPECT_EQ(trace.operators[5].reads, (std::vector{t.w2, t.g2, t.s2}));
+  EXPECT_EQ(trace.operators[5].ms, 4);
+
+  Trace early = t.trace;
+  early.operators[3].reads = {t.w1};
+  EXPECT_EQ(with_updates_in_backward(early).operators[3].reads, (std::vector{t.w2, t.g2, t.s2}));
+}
+
+TEST(UpdatesInBackward, KeepNoGradients) {
+  const Training t = training(/*kept=*/true);
+  const Trace trace = with_updates_in_backward(t.trace);
+  EXPECT_EQ(trace.blocks.size(), t.trace.blocks.size() - 1);
+  EXPECT_TRUE(trace.validate().empty());
+  for (const TraceBlock& block : trace.blocks) EXPECT_EQ(block.carried_from, kNoBlock);
+  EXPECT_EQ(trace.live_bytes().front(), 60);
+  EXPECT_EQ(t.trace.live_bytes().front(), 80);
+}
+
+TEST(UpdatesInBackward, RefusesWhatHasNone) {
+  EXPECT_THROW(with_updates_in_backward(idle_middle(1)), Error);
+  Trace plain = training().trace;
+  plain.operators.back().name = "aten::add_";
+  EXPECT_THROW(with_updates_in_backward(plain), Error);
+  Training used = training(/*kept=*/true);
+  used.trace.operators[0].reads.push_back(4);
+  EXPECT_THROW(with_updates_in_backward(used.trace), Error);
 }
 
 TEST(Bound, RefusesImpossibleOptions) {
