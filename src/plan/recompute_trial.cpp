@@ -172,6 +172,22 @@ bool Trial::drop_less(Mix& mix) {
   return less;
 }
 
+void Trial::drop_none_there(Mix& mix) {
+  bool found = false;
+  const int at = choice_->fullest() - 1;
+  if (at >= 0 && at < static_cast<int>(unrolled_.trace().operators.size())) {
+    for (const auto& absence : unrolled_.absences()) {
+      if (absence.to >= static_cast<int>(unrolled_.trace().operators.size()) ||
+          unrolled_.moment(absence.to) != unrolled_.moment(at)) {
+        continue;
+      }
+      mix.drops.dropped[static_cast<std::size_t>(absence.gap)] = 0;
+      found = true;
+    }
+  }
+  if (!found) std::ranges::fill(mix.drops.dropped, char{0});
+}
+
 void Trial::keep_swaps(Mix& mix) {
   const auto each = [&](bool chosen, char to) {
     for (const int g : choice_->useful()) {
@@ -185,8 +201,14 @@ void Trial::keep_swaps(Mix& mix) {
 }
 
 double Trial::run(Mix& mix, std::mt19937_64& random, double randomness, bool thin) {
-  for (int pass = 0; pass <= kMostPasses; ++pass) {
-    if (!choose(mix, random, randomness, pass < kMostPasses)) return kNever;
+  bool may_drop = true;
+  for (int pass = 0;; ++pass) {
+    if (pass >= kMostPasses) may_drop = false;
+    if (!choose(mix, random, randomness, may_drop)) {
+      drop_none_there(mix);
+      may_drop = false;
+      continue;
+    }
     if (drop_more(mix)) continue;
     if (thin && pass < kMostPasses) {
       thin = false;

@@ -34,8 +34,8 @@ class Trial {
     return again_ms_[static_cast<std::size_t>(gap)] < kNever;
   }
 
-  /// The step's time, or infinity if it cannot be done. What must be dropped or swapped beside what
-  /// the mix says is added to it; if `thin`, what need not be is taken from it.
+  /// The time of the step, which must be possible without drops. What must be dropped or swapped
+  /// beside what the mix says is added to it; if `thin`, what need not be is taken from it.
   double run(Mix& mix, std::mt19937_64& random, double randomness, bool thin);
 
   /// Of the last run, which must have succeeded.
@@ -52,6 +52,8 @@ class Trial {
   bool drop_more(Mix& mix);
   /// Leaves on the device what there is room for. False: nothing was dropped in vain.
   bool drop_less(Mix& mix);
+  /// After choose() has failed: what is computed again where memory is lacking is dropped no more.
+  void drop_none_there(Mix& mix);
   void keep_swaps(Mix& mix);
   [[nodiscard]] bool room(const Unrolled::Absence& absence, Bytes bytes) const;
 

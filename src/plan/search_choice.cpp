@@ -43,7 +43,7 @@ Choice::Choice(const StepModel& model, Bytes budget)
   const auto worst = std::ranges::min_element(emptiest);
   if (worst != emptiest.end() && *worst < 0) {
     lacking_ = -*worst;
-    fullest_ = static_cast<std::size_t>(worst - emptiest.begin());
+    fullest_ = static_cast<int>(worst - emptiest.begin());
     return;
   }
   std::vector<int> full(n + 1);
@@ -62,8 +62,8 @@ Choice::Choice(const StepModel& model, Bytes budget)
 void Choice::check(const Trace& trace) const {
   if (lacking_ <= 0) return;
   const Bytes least = budget_ + lacking_;
-  throw OutOfMemory(name_of(fullest_, trace) + " needs " + format_bytes(least) +
-                    " at one time, with all else moved away; the budget is " +
+  throw OutOfMemory(name_of(static_cast<std::size_t>(fullest_), trace) + " needs " +
+                    format_bytes(least) + " at one time, with all else moved away; the budget is " +
                     format_bytes(budget_) + ", at least " + std::to_string(least) +
                     " bytes would work");
 }
@@ -110,7 +110,7 @@ double Choice::moving(const Gap& gap, const GapPrices& prices) const {
          ((copied ? 0 : prices.out_ms_per_byte) + (gap.returns ? prices.in_ms_per_byte : 0) + each);
 }
 
-int Choice::fullest() const {
+int Choice::too_full() const {
   const auto worst = std::ranges::min_element(room_);
   return worst != room_.end() && *worst < 0 ? static_cast<int>(worst - room_.begin()) : -1;
 }
@@ -118,7 +118,7 @@ int Choice::fullest() const {
 void Choice::repair(std::mt19937_64& random, double randomness, const GapPrices& prices) {
   std::uniform_real_distribution<double> uniform(-1, 1);
   while (true) {
-    const int worst = fullest();
+    const int worst = too_full();
     if (worst < 0) return;
     const Bytes lacking = -room_[static_cast<std::size_t>(worst)];
     // Sums over the operators: what is too full counts most, the rest a little, by its time.

@@ -24,6 +24,8 @@ class Choice {
   /// By how much the budget is too small even if every gap is swapped; then nothing else here makes
   /// sense.
   [[nodiscard]] Bytes lacking() const { return lacking_; }
+  /// The model's operator that lacks them.
+  [[nodiscard]] int fullest() const { return fullest_; }
   /// Throws OutOfMemory if lacking() says so, with the names of the model's trace.
   void check(const Trace& trace) const;
 
@@ -56,7 +58,7 @@ class Choice {
 
   void change(int gap, char to);
   [[nodiscard]] double moving(const Gap& gap, const GapPrices& prices) const;
-  [[nodiscard]] int fullest() const;
+  [[nodiscard]] int too_full() const;
 
   const StepModel& model_;
   std::vector<char> chosen_;
@@ -67,7 +69,7 @@ class Choice {
   std::vector<double> relief_;
   Bytes budget_;
   Bytes lacking_ = 0;
-  std::size_t fullest_ = 0;  ///< the operator that lacks them
+  int fullest_ = 0;
 };
 
 }  // namespace lms
