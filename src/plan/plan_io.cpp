@@ -58,7 +58,7 @@ class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
 
-  SavedPlan read(const Json& document) const {
+  [[nodiscard]] SavedPlan read(const Json& document) const {
     if (!document.is_object() || document.value("format", Json()) != kFormat) {
       fail(std::string(R"(it is no plan of LMS: "format" is not )") + kFormat);
     }
