@@ -25,6 +25,9 @@ constexpr std::array kBetween{0.25, 0.5, 0.75};
 /// Of plans that are as fast as this the one that leaves most on the device is taken.
 constexpr double kAsFast = 1.003;
 
+/// Of the time for the first plans: what the others take, which begin with one of them.
+constexpr double kSecondsFromStart = 0.25;
+
 using Candidate = PlacedPlan;
 
 class Planning {
@@ -77,21 +80,25 @@ class Planning {
   void try_all(const std::vector<Bytes>& budgets) {
     const std::size_t at_once = std::max(2U, std::thread::hardware_concurrency());
     for (std::size_t next = 0; next < budgets.size();) {
-      std::vector<std::future<std::optional<Candidate>>> running;
+      std::vector<std::future<Candidate>> running;
       for (; next < budgets.size() && running.size() < at_once; ++next) {
         const Bytes budget = budgets[next];
         tried_.push_back(budget);
         running.push_back(
             std::async(std::launch::async, [this, budget] { return attempt(budget); }));
       }
+      std::optional<Plan> first;
       for (auto& attempt : running) {
         try {
-          if (auto candidate = attempt.get()) found_.push_back(std::move(*candidate));
+          Candidate candidate = attempt.get();
+          if (options_.recompute && !first) first = candidate.step.plan;
+          if (candidate.placement.bytes <= room_) found_.push_back(std::move(candidate));
         } catch (const OutOfMemory& error) {
           // What the largest budget is too small for is what the user should hear of.
           if (failure_.empty()) failure_ = error.what();
         }
       }
+      if (first) start_ = std::move(first);
       if (!found_.empty()) return;  // smaller ones are slower
     }
     if (found_.empty() && failure_.empty()) {
@@ -100,11 +107,15 @@ class Planning {
     }
   }
 
-  [[nodiscard]] std::optional<Candidate> attempt(Bytes budget) const {
-    Candidate candidate{budget, make_plan(trace_, budget, link_, options_), {}};
+  [[nodiscard]] Candidate attempt(Bytes budget) const {
+    SearchOptions options = options_;
+    if (start_) {
+      options.start = &*start_;
+      options.seconds *= kSecondsFromStart;
+    }
+    Candidate candidate{budget, make_plan(trace_, budget, link_, options), {}};
     const double seconds = pages_.page > 0 ? kSecondsBeforePages : kSecondsInOnePiece;
     candidate.placement = place(trace_, candidate.step.plan, kPlacedUnit, seconds, pages_);
-    if (candidate.placement.bytes > room_) return std::nullopt;
     return candidate;
   }
 
@@ -114,6 +125,7 @@ class Planning {
   LinkModel link_;
   SearchOptions options_;
   std::vector<Bytes> tried_;
+  std::optional<Plan> start_;  ///< from here the search for further plans goes on
   std::vector<Candidate> found_;
   std::string failure_;
 };

@@ -10,6 +10,7 @@
 #include <span>
 #include <tuple>
 
+#include "plan/recompute_mix.h"
 #include "plan/recompute_trial.h"
 
 namespace lms {
@@ -19,13 +20,14 @@ using Clock = std::chrono::steady_clock;
 
 /// How much worse than the best a trial may be in the beginning, in parts of the step.
 constexpr double kFirstTemperature = 0.003;
+/// The same, in parts of it, if there was a plan to start from.
+constexpr double kFromStart = 0.3;
 /// Operators do not take to the microsecond what the trace says.
 constexpr double kLeastLead = 0.5;
 /// Of plans that are as fast, the one that computes less again: what a millisecond of it counts.
 constexpr double kRecomputing = 0.002;
 constexpr std::array kFirstPrices{0.05, 0.0, 0.02, 0.1, 0.2, 0.4, 1.0};
 constexpr double kLeastPrice = 0.005;
-constexpr float kForever = std::numeric_limits<float>::infinity();
 
 class MixSearch {
  public:
@@ -47,7 +49,8 @@ class MixSearch {
     group();
     Mix mix = first_mix();
     double cost = best_;
-    const double first_temperature = kFirstTemperature * cost;
+    const double first_temperature =
+        kFirstTemperature * cost * (options_.start != nullptr ? kFromStart : 1);
     std::uniform_real_distribution<double> uniform(0, 1);
     Mix trial;
     for (std::int64_t round = 0; goes_on(round); ++round) {
@@ -138,25 +141,20 @@ class MixSearch {
     }
   }
 
-  Mix empty_mix() {
-    Mix mix;
-    mix.drops.dropped.assign(model_.gaps.size(), 0);
-    mix.drops.hold_ms.assign(model_.gaps.size(), kForever);
-    mix.drops.ghost_hold_ms.assign(trace_.blocks.size(), 0);
-    mix.swaps.assign(model_.gaps.size(), 0);
-    return mix;
-  }
-
   /// From nothing, at several prices of the lanes.
   Mix first_mix() {
     Mix best;
     double least = std::numeric_limits<double>::infinity();
+    if (options_.start != nullptr) {
+      best = mix_of(*options_.start, trace_, model_);
+      least = attempt(best, 0, false);
+    }
     for (const double price : kFirstPrices) {
       if (!best.swaps.empty() && !goes_on(0)) break;
-      Mix mix = empty_mix();
+      Mix mix = empty_mix(trace_, model_);
       mix.lane_price = price;
       const double cost = attempt(mix, 0, true);
-      if (!best.swaps.empty() && cost >= least) continue;
+      if (cost >= least) continue;
       least = cost;
       best = std::move(mix);
     }
@@ -177,7 +175,7 @@ class MixSearch {
       case 0:
         return 0;
       case 1:
-        return kForever;
+        return kHoldForever;
       default:
         return static_cast<float>(model_.begins.back() * std::exp(uniform(-7, -0.7)));
     }

@@ -5,22 +5,11 @@
 #include <random>
 #include <vector>
 
-#include "plan/recompute_unroll.h"
+#include "plan/recompute_mix.h"
 #include "plan/search_choice.h"
 #include "plan/search_decoder.h"
 
 namespace lms {
-
-/// Everything that is to be decided about a plan that recomputes and swaps, by gaps of the step's
-/// own model.
-struct Mix {
-  Drops drops;
-  std::vector<char> swaps;  ///< by gap: may be swapped where it is not dropped
-  Tactics tactics;
-  /// What a millisecond of a lane is taken to cost when a gap must be swapped or dropped, beside
-  /// the copy tax.
-  double lane_price = 0.5;
-};
 
 /// Turns mixes into plans and their times.
 class Trial {

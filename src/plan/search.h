@@ -12,6 +12,9 @@ struct SearchOptions {
   std::int64_t rounds = -1;  ///< most improvements to try; -1: as many as there is time for
   /// Blocks may be dropped and computed again; otherwise they are kept and swapped alone.
   bool recompute = false;
+  /// Where to begin, if blocks may be computed again: a plan for a step of the same operators and
+  /// blocks, whatever their times and the budget. It must live as long as the call.
+  const Plan* start = nullptr;
 };
 
 struct PlannedStep {

@@ -120,6 +120,34 @@ TEST(Recompute, ChainsComeBackFromWhatIsKept) {
   EXPECT_LE(narrow.predicted.recomputed_ms, 30);
 }
 
+TEST(Recompute, ASearchGoesOnFromAPlan) {
+  // A chain that takes some search, and then, from its plan, none.
+  TraceBuilder builder;
+  std::vector<TraceBlockId> activations;
+  for (int i = 0; i < 24; ++i) {
+    builder.run("forward", activations.empty() ? activations : std::vector{activations.back()}, {},
+                1 + i % 3);
+    builder.repeatable();
+    activations.push_back(builder.result(6 + i % 5));
+  }
+  for (; !activations.empty(); activations.pop_back()) {
+    builder.run("backward", {activations.back()}, {}, 2, 10);
+    builder.dies(activations.back());
+  }
+  const Trace trace = builder.build();
+  const LinkModel link{2, 2, 2, 0, 0.02, 0.02};
+  const PlannedStep found = make_plan(trace, 90, link, recomputing(1000));
+  const PlannedStep cold = make_plan(trace, 90, link, recomputing(0));
+  SearchOptions options = recomputing(0);
+  options.start = &found.plan;
+  const PlannedStep again = make_plan(trace, 90, link, options);
+  EXPECT_LT(found.predicted.step_ms, cold.predicted.step_ms);
+  EXPECT_LE(again.predicted.step_ms, found.predicted.step_ms * 1.02);
+  // It may come from another budget.
+  const PlannedStep less = make_plan(trace, 60, link, options);
+  EXPECT_EQ(verify_plan(trace, less.plan, 60), std::vector<std::string>{});
+}
+
 RandomTraceOptions larger() {
   return {.existing = 5, .operators = 20, .results = 2, .repeatable = 90, .writes = 6, .dies = 12};
 }
@@ -179,6 +207,11 @@ RC_GTEST_PROP(RecomputeProperty, PlansAreProven, ()) {
   RC_ASSERT(std::ranges::equal(again.directives, step.plan.directives, [](auto& x, auto& y) {
     return x.before == y.before && x.action == y.action && x.block == y.block;
   }));
+  SearchOptions onward = recomputing(0);
+  onward.start = &step.plan;
+  const PlannedStep next = make_plan(trace, budget, link, onward);
+  RC_ASSERT(verify_plan(trace, next.plan, budget) == std::vector<std::string>{});
+  RC_CLASSIFY(next.predicted.step_ms <= step.predicted.step_ms * 1.001, "starts as good as given");
   RC_CLASSIFY(count(step.plan, Action::kRematerialise) > 0, "plans that compute again");
   RC_CLASSIFY(count(step.plan, Action::kFinishOut) > 0, "plans that swap");
 }

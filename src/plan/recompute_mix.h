@@ -1,0 +1,31 @@
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "plan/recompute_unroll.h"
+#include "plan/search_decoder.h"
+
+namespace lms {
+
+inline constexpr float kHoldForever = std::numeric_limits<float>::infinity();
+
+/// Everything that is to be decided about a plan that recomputes and swaps, by gaps of the step's
+/// own model.
+struct Mix {
+  Drops drops;
+  std::vector<char> swaps;  ///< by gap: may be swapped where it is not dropped
+  Tactics tactics;
+  /// What a millisecond of a lane is taken to cost when a gap must be swapped or dropped, beside
+  /// the copy tax.
+  double lane_price = 0.5;
+};
+
+/// Nothing is dropped or swapped.
+Mix empty_mix(const Trace& trace, const StepModel& model);
+
+/// About what the plan does. `model` is of `trace`, which has the operators and blocks of the
+/// plan's step.
+Mix mix_of(const Plan& plan, const Trace& trace, const StepModel& model);
+
+}  // namespace lms
