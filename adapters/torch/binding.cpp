@@ -16,9 +16,9 @@ namespace {
 
 void enable_with(const std::string& device, std::int64_t limit, std::int64_t host_limit,
                  std::int64_t min_block, const std::string& directory, bool stress, bool verify,
-                 bool plan, bool plan_at_once, double plan_seconds) {
+                 bool plan, bool plan_at_once, double plan_seconds, bool recompute, bool drop) {
   enable({device, limit, host_limit, min_block, directory, stress, verify, plan, plan_at_once,
-          plan_seconds});
+          plan_seconds, recompute, drop});
 }
 
 std::vector<std::string> devices() { return enabled_devices(); }
@@ -80,6 +80,7 @@ std::string state(const at::Tensor& tensor) {
   return with_block(tensor, [](DeviceManager*, EngineLock*, Block* block) -> std::string {
     if (block == nullptr) return "unmanaged";
     if (block->kept) return "kept";
+    if (block->state == BlockState::kDropped) return "dropped";
     return block->state == BlockState::kAbsent || block->state == BlockState::kArriving
                ? "absent"
                : "resident";
@@ -138,7 +139,8 @@ std::vector<double> measure_link(const std::string& device, std::int64_t bytes) 
 TORCH_LIBRARY(lms, m) {
   m.def(
       "enable(str device, int limit, int host_limit, int min_block, str directory, bool stress, "
-      "bool verify, bool plan, bool plan_at_once, float plan_seconds) -> ()",
+      "bool verify, bool plan, bool plan_at_once, float plan_seconds, bool recompute, bool drop) "
+      "-> ()",
       &lms::torch::enable_with);
   m.def("disable(str device) -> ()", &lms::torch::disable);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "adapters/torch/backends.h"
+#include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
@@ -29,10 +30,10 @@ namespace {
 class CpuManager;
 
 /// One allocation of the CPU allocator: its address never changes, its bytes may be in the file.
-class CpuBlock final : public Block {
+class CpuBlock final : public StorageBlock {
  public:
   CpuBlock(CpuManager& manager, PagedRegion memory, Bytes size)
-      : Block(size), region(std::move(memory)), manager_(manager) {}
+      : StorageBlock(size), region(std::move(memory)), manager_(manager) {}
 
   void forgotten() noexcept override;
 
@@ -99,6 +100,21 @@ class CpuMover final : public Mover {
     return bytes;
   }
   void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
+  bool drop(Block& block) override {
+    if (!recipes->drop(static_cast<CpuBlock&>(block))) return false;
+    region(block).discard();
+    return true;
+  }
+  bool rematerialise(Block& base) override {
+    auto& block = static_cast<CpuBlock&>(base);
+    // Kernels make new memory; a tensor's address on the CPU never changes.
+    const Recipes::Made made = recipes->remake(block, {});
+    block.region.renew();
+    std::memcpy(block.region.data(), made.storage->data(),
+                static_cast<std::size_t>(block.region.size()));
+    recipes->made(block);
+    return true;
+  }
   bool copy_matches(Block& block) override {
     // The file's bytes, read beside those in memory.
     PagedRegion& memory = region(block);
@@ -107,6 +123,7 @@ class CpuMover final : public Mover {
 
   std::unique_ptr<FileStore> store;
   Pilot* pilot = nullptr;
+  Recipes* recipes = nullptr;
   Moved out;
   Moved in;
 
@@ -146,6 +163,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
         engine_({}, mover_, std::make_unique<LruPolicy>()),
         allocator_(*this) {
     mover_.pilot = &pilot_;
+    mover_.recipes = &recipes();
     pthread_atfork([] { instance->before_fork(); }, [] { instance->after_fork(); },
                    [] { instance->in_child(); });
     instance = this;
@@ -174,10 +192,11 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     // Blocks that were managed under a smaller minimum are absent, perhaps: look for them still.
     min_block_ = was_on ? std::min(min_block(), settings.min_block) : settings.min_block;
     limit_ = limit;
+    drops_everything_ = settings.stress && settings.drop;
     EngineLock lock = engine_.lock();
     engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
     if (settings.stress) {
-      engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>());
+      engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>(settings.drop));
     } else {
       engine_.set_policy(lock, std::make_unique<LruPolicy>());
     }
@@ -192,7 +211,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     pilot_.start({.enabled = settings.plan && !settings.stress,
                   .limit = limit,
                   .in_foreground = settings.plan_at_once,
-                  .search = {.seconds = settings.plan_seconds}});
+                  .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute}});
   }
 
   void stop() override {
@@ -212,6 +231,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
                         " could not be brought back from the file");
     }
     engine_.drop_copies(lock, INT64_MAX);
+    recipes().stop();
     on_ = false;
     c10::SetCPUAllocator(allocator_.native);
     mover_.store.reset();
@@ -290,16 +310,18 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     }
     void* data = block->region.data();
     block->uid = Pilot::new_uid();
-    (void)pilot_.allocating(block->uid, size);
+    if (thread_state().replay == nullptr) (void)pilot_.allocating(block->uid, size);
     EngineLock lock = engine_.lock();
     blocks_.emplace(data, static_cast<CpuBlock*>(&engine_.add(lock, std::move(block))));
     return {data, data, &delete_memory, c10::kCPU};
   }
 
   void free(void* data) {
+    std::shared_ptr<Origin> kept;  // destroyed after the lock is let go
     {
       EngineLock lock = engine_.lock();
       if (const auto found = blocks_.find(data); found != blocks_.end()) {
+        if (recipes().any() && keep_for_recipes(data, *found->second, kept)) return;
         pilot_.released(found->second->uid);
         engine_.remove(lock, *found->second);
         return;
@@ -353,12 +375,30 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     link.both_bytes_per_ms = std::min(link.out_bytes_per_ms, link.in_bytes_per_ms) / 2;
     return link;
   }
+  void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override {
+    recipes().remake_ghost(uid, addresses);
+  }
+  void drop_ghost(BlockUid uid) override { recipes().drop_ghost(uid); }
+  void drop_ghosts() override { recipes().drop_ghosts(); }
   void say(const std::string& line) override {
     std::fprintf(stderr, "LMS (cpu): %s\n", line.c_str());
   }
 
+  /// True if what is dropped needs the bytes of a storage that is dying.
+  bool keep_for_recipes(void* data, CpuBlock& block, std::shared_ptr<Origin>& kept) {
+    if (!recipes().keep_bytes(block)) return false;
+    kept = recipes().keep(block,
+                          c10::make_intrusive<c10::StorageImpl>(
+                              c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.region.size()),
+                              c10::DataPtr{data, data, &delete_memory, c10::kCPU}, &allocator_,
+                              /*resizable=*/false));
+    return true;
+  }
+
   void before_fork() {
     fork_lock_.reset(new EngineLock(engine_.lock()));
+    // A child cannot compute: what it finds, it reads.
+    (void)engine_.rematerialise_all(*fork_lock_);
     engine_.settle(*fork_lock_);
     if (mover_.store) mover_.store->on_fork_prepare();
   }

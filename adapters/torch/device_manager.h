@@ -17,13 +17,16 @@
 
 namespace lms::torch {
 
+class Recipes;
+struct OpInfo;
+
 /// The storages of one device and the engine that keeps their state. Lives as long as the
 /// process, because storages that it has touched may outlive disable(); start() and stop() turn
 /// it on and off.
 class DeviceManager {
  public:
-  DeviceManager(Engine& engine, PilotDevice& device) : pilot_(engine, device) {}
-  virtual ~DeviceManager() = default;
+  DeviceManager(Engine& engine, PilotDevice& device);
+  virtual ~DeviceManager();
 
   [[nodiscard]] virtual c10::Device device() const = 0;
   [[nodiscard]] virtual Engine& engine() = 0;
@@ -52,6 +55,12 @@ class DeviceManager {
 
   /// Learns and plans the steps of this device.
   [[nodiscard]] Pilot& pilot() { return pilot_; }
+  /// How blocks can be computed again.
+  [[nodiscard]] Recipes& recipes() { return *recipes_; }
+  /// Every operator that can be run again is recorded, and what it made dropped (stress mode).
+  [[nodiscard]] bool drops_everything() const {
+    return drops_everything_.load(std::memory_order_relaxed);
+  }
 
   /// Evicts all that may leave and gives cached memory back, after an operator ran out of memory.
   /// What the tier below has no room for stays; no error.
@@ -60,6 +69,11 @@ class DeviceManager {
   /// Evicts only what stood in the way of the allocation that failed last. False if that is not
   /// known.
   virtual bool clear_what_failed() { return false; }
+
+  /// What running the operator again takes, in parts of what it took.
+  [[nodiscard]] virtual float replay_cost(const OpInfo& /*info*/) const { return 1; }
+  /// Whoever owns the block's bytes will hear of it when its storage dies.
+  [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }
 
   /// Moves a storage whose block is on the device, and kept, into memory of PyTorch's own
   /// allocator: other processes cannot open ours. Its address changes.
@@ -87,6 +101,8 @@ class DeviceManager {
 
  protected:
   Pilot pilot_;
+  std::unique_ptr<Recipes> recipes_;
+  std::atomic<bool> drops_everything_{false};
   std::atomic<bool> on_{false};
   std::atomic<Bytes> min_block_{kMiB};
   std::atomic<Bytes> limit_{0};

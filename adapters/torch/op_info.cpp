@@ -98,6 +98,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   const auto& tags = op.getTags();
   const bool random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
   info.completes_results = trusted && info.kind == OpKind::kPlain && !is_factory(info.name);
+  if (trusted && info.kind == OpKind::kPlain) info.rerun = rerun_rule(op);
   info.may_rerun = !writes_any && !random && info.kind == OpKind::kPlain;
   return info;
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "adapters/torch/repeatable.h"
+
 namespace lms::torch {
 
 /// How the hook treats an operator.
@@ -27,7 +29,8 @@ struct OpInfo {
   std::vector<Argument> arguments;  ///< those that can hold tensors or storages
   std::uint32_t argument_count = 0;
   OpKind kind = OpKind::kPlain;
-  bool may_rerun = false;  ///< running it again after a failure gives the same result
+  bool may_rerun = false;       ///< running it again after a failure gives the same result
+  Rerun rerun = Rerun::kNever;  ///< what is known of running it again after a success
   bool takes_stream = false;
   /// Its results are complete when it returns. (Those of a factory may still be filled through raw
   /// pointers.)

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "adapters/torch/list_splitter.h"
+#include "adapters/torch/recipes.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
@@ -93,7 +94,11 @@ DeviceManager* manager_of(const OpInfo& info, const c10::Stack& stack) {
 class Flight {
  public:
   Flight(DeviceManager* manager, const OpInfo& info) : manager_(manager) {
-    if (manager_ != nullptr) manager_->pilot().begin_operator(info.key, info.name, info.may_rerun);
+    if (manager_ == nullptr) return;
+    const bool repeatable = info.rerun != Rerun::kNever;
+    records_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
+                                                manager_->replay_cost(info)) ||
+               (repeatable && manager_->drops_everything());
   }
   ~Flight() {
     if (manager_ == nullptr) return;
@@ -107,8 +112,18 @@ class Flight {
   Flight(const Flight&) = delete;
   Flight& operator=(const Flight&) = delete;
 
+  /// Where to record how the operator can be run again; null: nobody wants to know.
+  [[nodiscard]] Recipes* recipes() const { return records_ ? &manager_->recipes() : nullptr; }
+  [[nodiscard]] std::uint32_t most_depth() const {
+    // Where everything is dropped, recipes that need recipes that need recipes take for ever.
+    constexpr std::uint32_t kInStress = 6;
+    constexpr std::uint32_t kPlanned = 4096;
+    return manager_->drops_everything() ? kInStress : kPlanned;
+  }
+
  private:
   DeviceManager* manager_;
+  bool records_ = false;
 };
 
 /// What the operator made may leave from now on, though nobody has read it yet.
@@ -203,12 +218,16 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
   try {
     const Depth depth(state);
     pin_arguments(state, info, stack);
+    std::optional<Draft> draft;
+    if (Recipes* recipes = flight.recipes())
+      draft = recipes->prepare(info, kernel, op, keys, stack);
     if (info.may_rerun && pressed()) {
       call_with_retry(state, info, kernel, op, keys, stack);
     } else {
       kernel.callBoxed(op, keys, &stack);
     }
     if (info.completes_results) track_results(state, stack, base);
+    if (draft) flight.recipes()->commit(std::move(*draft), stack, base, flight.most_depth());
   } catch (const Shortage& shortage) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 shortage.msg());

@@ -7,6 +7,7 @@
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/op_hook.h"
+#include "adapters/torch/recipes.h"
 
 namespace lms::torch {
 namespace {
@@ -151,6 +152,11 @@ std::vector<DeviceManager*> managers_of(const std::string& text, bool must_be_on
   return found;
 }
 
+DeviceManager::DeviceManager(Engine& engine, PilotDevice& device)
+    : pilot_(engine, device), recipes_(std::make_unique<Recipes>(*this)) {}
+
+DeviceManager::~DeviceManager() = default;
+
 std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   EngineStats engine;
   {
@@ -167,11 +173,15 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   };
   counter("device.bytes", engine.device);
   counter("absent.bytes", engine.below);
+  counter("dropped.bytes", engine.dropped);
   counter("blocks", engine.blocks);
   counter("pinned.bytes", engine.pinned);
   stats["kept.bytes.current"] = engine.kept.current;
   stats["evictions"] = engine.evictions;
   stats["evictions.clean"] = engine.clean_evictions;
+  stats["drops"] = engine.drops;
+  stats["remakes"] = engine.remakes;
+  stats["bytes_remade"] = engine.bytes_remade;
   stats["relocations"] = engine.relocations;
   stats["page_ins"] = engine.page_ins;
   stats["bytes_out"] = engine.bytes_out;

@@ -13,6 +13,8 @@ struct Settings {
   Bytes min_block = kMiB;     ///< smaller storages stay where they are
   std::string directory;      ///< where the file tier lives; "" for the default
   bool stress = false;        ///< evict everything after every outermost operator
+  bool drop = false;          ///< with stress: drop what can be computed again instead
+  bool recompute = true;      ///< plans may drop what can be computed again
   bool verify = false;        ///< check clean evictions against their copies
   bool plan = true;           ///< learn the steps and plan them
   bool plan_at_once = false;  ///< plan while the step waits, not beside it (tests)

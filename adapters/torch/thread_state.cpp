@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "adapters/torch/recipes.h"
+
 namespace lms::torch {
 
 ThreadState& thread_state() noexcept {
@@ -50,7 +52,22 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
     Block* block = manager.find_or_track(lock, *use.storage);
     if (block != nullptr && !holds(block, use.writes)) uses.push_back({block, use.writes});
   }
-  if (uses.empty()) return;
+  const bool replays = thread_state().replay != nullptr;
+  const auto note_writes = [&] {
+    if (replays || !manager.recipes().any()) return;
+    c10::SmallVector<c10::StorageImpl*, 4> written;
+    for (const StorageUse& use : storages) {
+      if (use.writes && use.storage->device() == manager.device()) written.push_back(use.storage);
+    }
+    if (written.empty()) return;
+    if (lock.owns()) lock.unlock();
+    manager.recipes().before_write(written);
+    lock.lock();
+  };
+  if (uses.empty()) {
+    note_writes();
+    return;
+  }
   const auto sum_of_uses = [&] {
     std::unordered_set<const Block*> seen;
     Bytes sum = 0;
@@ -58,8 +75,8 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
     return sum;
   };
   // Measured before pin() lets the lock go: afterwards a block may be gone.
-  const bool all_here = std::ranges::all_of(
-      uses, [](const Use& use) { return use.block->state != BlockState::kAbsent; });
+  const bool all_here =
+      std::ranges::all_of(uses, [](const Use& use) { return !is_away(use.block->state); });
   const Bytes bytes = all_here ? 0 : sum_of_uses();
   try {
     manager.engine().pin(lock, uses);
@@ -71,8 +88,10 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
     throw_out_of_memory(manager, bytes, full.what());
   }
   for (const Use& use : uses) held_.push_back({&manager, use});
+  note_writes();
   manager.note_use(lock, uses, stream);
-  manager.pilot().touch(lock, uses);
+  // A replay is not the step's.
+  if (!replays) manager.pilot().touch(lock, uses);
 }
 
 void Pins::release() noexcept {
@@ -115,7 +134,7 @@ Bytes Pins::bytes(const DeviceManager& manager, bool absent_only) const {
   blocks.erase(repeated.begin(), repeated.end());
   Bytes sum = 0;
   for (const Block* block : blocks) {
-    if (!absent_only || block->state == BlockState::kAbsent) sum += block->size;
+    if (!absent_only || is_away(block->state)) sum += block->size;
   }
   return sum;
 }

@@ -39,6 +39,7 @@ class Pins {
   /// What is held stays resident until its storage dies.
   void keep();
 
+  void swap(Pins& other) noexcept { held_.swap(other.held_); }
   [[nodiscard]] bool empty() const { return held_.empty(); }
   /// Bytes held of one device, each block counted once; `absent_only`: those not on the device.
   [[nodiscard]] Bytes bytes(const DeviceManager& manager, bool absent_only = false) const;
@@ -55,12 +56,22 @@ class Pins {
   std::vector<Held> held_;
 };
 
+/// A recipe that a thread is running (recipes.h).
+struct Replay {
+  std::vector<Bytes> addresses;  ///< where its allocations are wanted, in order
+  std::size_t next = 0;
+
+  /// Where the next allocation is wanted, or kNoAddress.
+  Bytes take() { return next < addresses.size() ? addresses[next++] : kNoAddress; }
+};
+
 /// What LMS knows of the calling thread.
 struct ThreadState {
   int depth = 0;                      ///< hooked operators on the stack
   const OpInfo* outermost = nullptr;  ///< the first of them
   Pins operator_pins;                 ///< held until the outermost operator ends
   std::vector<Pins> access_scopes;    ///< innermost last
+  Replay* replay = nullptr;           ///< that is running
 };
 
 ThreadState& thread_state() noexcept;

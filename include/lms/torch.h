@@ -50,6 +50,10 @@ struct Options {
   bool plan_at_once = false;
   /// Most time to search for a better plan, in a thread of its own, once for each kind of step.
   double plan_seconds = 2;
+  /// Plans may let go of what is cheaper to compute again than to copy out and back.
+  bool recompute = true;
+  /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
+  bool drop = false;
 };
 
 /// Starts managing a device; where it is managed already, changes the settings (not `directory`).

@@ -58,10 +58,11 @@ def enable(
     device: Device = None,
     *,
     directory: str | None = None,
-    stress: bool | None = None,
+    stress: bool | str | None = None,
     verify: bool | None = None,
     plan: str | bool | None = None,
     plan_seconds: float | None = None,
+    recompute: bool | None = None,
     log: str | None = None,
     **unknown: Any,
 ) -> None:
@@ -69,7 +70,7 @@ def enable(
 
     Each setting can also come from a variable (``LMS_LIMIT``, ``LMS_HOST_LIMIT``,
     ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_PLAN``,
-    ``LMS_PLAN_SECONDS``, ``LMS_LOG``).
+    ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_LOG``).
     An argument beats its variable, which beats the default.
 
     Args:
@@ -81,12 +82,14 @@ def enable(
         device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or a CUDA device's number.
             By default CUDA's current device, or the CPU where there is none.
         directory: where the file tier lives.
-        stress: evict everything after every operator. For tests: slow.
+        stress: evict everything after every operator; ``"drop"``: and drop what can be computed
+            again, instead. For tests: slow.
         verify: compare every clean eviction with its copy. For tests: slow.
         plan: ``"on"`` learns the steps of the training loop and plans their copies ahead;
             ``"off"`` moves blocks only when an operator needs the room, or the block; ``"now"``
             plans while the step waits, not beside it, to test.
         plan_seconds: most time to search for a better plan, once for each kind of step.
+        recompute: plans may let go of what is cheaper to compute again than to copy.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
 
     Raises:
@@ -106,6 +109,7 @@ def enable(
             "verify": verify,
             "plan": plan,
             "plan_seconds": plan_seconds,
+            "recompute": recompute,
             "log": log,
         }
     )
@@ -124,11 +128,13 @@ def _enable(settings: Settings) -> None:
                 settings.host_limit,
                 settings.min_block,
                 settings.directory,
-                settings.stress,
+                bool(settings.stress),
                 settings.verify,
                 settings.plan != "off",
                 settings.plan == "now",
                 settings.plan_seconds,
+                settings.recompute,
+                settings.stress == "drop",
             )
         except BaseException:
             if fresh and not ops.devices():
@@ -222,6 +228,7 @@ def _current(name: str) -> Settings | None:
         verify=known.verify,
         plan=known.plan,
         plan_seconds=known.plan_seconds,
+        recompute=known.recompute,
         log=known.log,
     )
 

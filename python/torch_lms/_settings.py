@@ -89,6 +89,11 @@ def parse_flag(value: Any) -> bool:
     raise ValueError(f"{value!r} is not a switch: use 1 or 0, true or false, yes or no, on or off")
 
 
+def parse_stress(value: Any) -> bool | str:
+    """``"drop"``, or what parse_flag() takes."""
+    return "drop" if value == "drop" else parse_flag(value)
+
+
 def parse_log(value: Any) -> str:
     """One of ``off``, ``info``, ``debug``."""
     text = str(value).strip().lower()
@@ -113,9 +118,7 @@ def parse_device(value: Any) -> str:
         else:
             device = torch.device(text)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"{value!r} is not a device: use 'cpu', 'cuda' or 'cuda:N'"
-        ) from error
+        raise ValueError(f"{value!r} is not a device: use 'cpu', 'cuda' or 'cuda:N'") from error
     if device.type == "cpu":
         return "cpu"
     if device.type != "cuda":
@@ -254,10 +257,11 @@ class Settings:
     host_limit: int
     min_block: int
     directory: str
-    stress: bool
+    stress: bool | str
     verify: bool
     plan: str
     plan_seconds: float
+    recompute: bool
     log: str
 
 
@@ -294,8 +298,9 @@ TABLE: tuple[Setting, ...] = (
             "found automatically"),
     Setting("min_block", "LMS_MIN_BLOCK", "1MiB", lambda v, _: parse_bytes(v, least=0),
             "smaller tensors stay where they are"),
-    Setting("stress", "LMS_STRESS", False, lambda v, _: parse_flag(v),
-            "evict everything after every operator, to test"),
+    Setting("stress", "LMS_STRESS", False, lambda v, _: parse_stress(v),
+            "evict everything after every operator, to test; drop: and drop what can be computed "
+            "again"),
     Setting("verify", "LMS_VERIFY", False, lambda v, _: parse_flag(v),
             "compare each clean eviction with its copy, to test"),
     Setting("plan", "LMS_PLAN", "on", lambda v, _: parse_plan(v),
@@ -303,6 +308,8 @@ TABLE: tuple[Setting, ...] = (
             "step waits, to test)"),
     Setting("plan_seconds", "LMS_PLAN_SECONDS", 2.0, lambda v, _: parse_seconds(v),
             "most time to search for a better plan, beside the training"),
+    Setting("recompute", "LMS_RECOMPUTE", True, lambda v, _: parse_flag(v),
+            "plans may let go of what is cheaper to compute again than to copy"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip
@@ -337,9 +344,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
             )
 
 
-def resolve(
-    arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None
-) -> Settings:
+def resolve(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from arguments, then variables, then defaults. None means "not given".
 
     Raises:

@@ -11,7 +11,8 @@ class Engine;
 
 /// Where a block's bytes are. Transitions happen in engine.cpp and nowhere else:
 ///
-///   kFresh ──first unpin──► kResident ──► kLeaving ──► kAbsent ──► kArriving ──► kResident
+///   kFresh ──first unpin──► kResident ──► kLeaving ──► kAbsent ───► kArriving ──► kResident
+///                                             └──────► kDropped ──────┘
 ///
 /// kLeaving and kArriving belong to the one thread that moves the bytes; every other thread that
 /// needs the block waits for it.
@@ -20,8 +21,14 @@ enum class BlockState : std::uint8_t {
   kResident,  ///< on the device
   kLeaving,   ///< being evicted
   kAbsent,    ///< in a lower tier only
-  kArriving,  ///< being paged in
+  kDropped,   ///< nowhere; known is how to compute them again
+  kArriving,  ///< being paged in, or computed
 };
+
+/// True if the device has none of the bytes, and nobody is bringing them.
+constexpr bool is_away(BlockState state) {
+  return state == BlockState::kAbsent || state == BlockState::kDropped;
+}
 
 /// The bytes behind one tensor storage: the unit of residency. A device's adapter derives from it
 /// to keep what it needs to move the bytes. All members are guarded by the engine's lock, except

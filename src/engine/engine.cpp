@@ -47,6 +47,8 @@ void Engine::erase(EngineLock& lock, Block& block) {
   policy_->withdraw(block);
   if (block.state == BlockState::kAbsent) {
     stats_.below.sub(block.size);
+  } else if (block.state == BlockState::kDropped) {
+    stats_.dropped.sub(block.size);
   } else {
     stats_.device.sub(block.size);
   }
@@ -59,6 +61,10 @@ void Engine::erase(EngineLock& lock, Block& block) {
 }
 
 void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
+  // Computing takes more memory than the block itself: while the others may still leave.
+  for (const Use& use : uses) {
+    if (use.block->state == BlockState::kDropped) bring_in_alone(lock, *use.block, false);
+  }
   bool all_here = true;
   for (const Use& use : uses) {
     Block& block = *use.block;
@@ -124,130 +130,10 @@ void Engine::operator_ended(EngineLock& lock) {
   for (Block* block : policy_->after_operator()) {
     // The lock is let go while a block moves: the next may have died or been pinned meanwhile.
     if (paused_ > 0) return;
+    if (!blocks_.contains(block) || !may_leave(*block)) continue;
+    if (policy_->drops() && drop(lock, *block)) continue;
     if (blocks_.contains(block) && may_leave(*block)) send_out(lock, *block);
   }
-}
-
-// Transitions
-
-bool Engine::may_leave(const Block& block) const {
-  return block.state == BlockState::kResident && block.pins == 0 && !block.kept && !block.died;
-}
-
-void Engine::offer_if_free(Block& block) {
-  if (may_leave(block)) policy_->offer(block);
-}
-
-void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state) {
-  block.state = state;
-  --in_transit_;
-  if (block.died && block.pins == 0) {
-    erase(lock, block);
-  } else {
-    offer_if_free(block);
-  }
-  moved_.notify_all();
-}
-
-void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
-  while (block.state == BlockState::kLeaving || block.state == BlockState::kArriving) {
-    moved_.wait(lock.lock_);
-  }
-  if (block.state != BlockState::kAbsent) return;
-
-  block.state = BlockState::kArriving;
-  ++in_transit_;
-  bool counted = false;
-  std::optional<Bytes> copied;
-  try {
-    if (meter_ == nullptr) {
-      // What nobody needs yet drives nothing else out.
-      const bool fits = ahead ? stats_.device.current + block.size <= options_.limit
-                              : make_room_until(lock, block.size, /*take=*/true);
-      if (ahead && fits) stats_.device.add(block.size);
-      if (!fits) {
-        throw OutOfMemory("a block of " + format_bytes(block.size) +
-                          " does not fit under the limit of " + format_bytes(options_.limit) +
-                          " beside the " + format_bytes(stats_.device.current) +
-                          " that cannot leave; a limit of at least " +
-                          format_bytes(stats_.device.current + block.size) + " would work");
-      }
-      counted = true;
-    }
-    lock.unlock();
-    copied = mover_.page_in(block, ahead);
-    lock.lock();
-  } catch (...) {
-    if (!lock.owns()) lock.lock();
-    if (counted) stats_.device.sub(block.size);
-    finish_transition(lock, block, BlockState::kAbsent);
-    throw;
-  }
-  if (meter_ != nullptr) stats_.device.add(block.size);
-  stats_.below.sub(block.size);
-  block.copy_valid = block.has_copy;
-  if (copied) {
-    ++stats_.page_ins;
-    stats_.bytes_in += *copied;
-  } else {
-    block.died = true;
-  }
-  finish_transition(lock, block, BlockState::kResident);
-}
-
-Bytes Engine::send_out(EngineLock& lock, Block& block) {
-  if (!block.alive()) {
-    erase(lock, block);
-    return 0;
-  }
-  policy_->withdraw(block);
-  block.state = BlockState::kLeaving;
-  ++in_transit_;
-  const bool clean = block.copy_valid;
-  const bool verify = clean && options_.verify;
-  const Bytes size = block.size;
-  std::optional<Bytes> copied;
-  for (bool retried = false;;) {
-    try {
-      lock.unlock();
-      if (verify && !mover_.copy_matches(block)) {
-        throw Error("a block of " + format_bytes(size) +
-                    " was written by an operator that does not declare it: its copy is stale");
-      }
-      copied = mover_.page_out(block, clean);
-      lock.lock();
-      break;
-    } catch (const TierFull&) {
-      if (!lock.owns()) lock.lock();
-      const std::size_t known = blocks_.size();
-      collect_dead(lock);
-      // The dead may have had copies, given back when the lock is let go.
-      const bool freed = blocks_.size() < known;
-      if (!retried && (drop_copies(lock, size) > 0 || freed)) {
-        retried = true;
-        continue;
-      }
-      finish_transition(lock, block, BlockState::kResident);
-      throw;
-    } catch (...) {
-      if (!lock.owns()) lock.lock();
-      finish_transition(lock, block, BlockState::kResident);
-      throw;
-    }
-  }
-  if (!copied) {
-    block.died = true;
-    finish_transition(lock, block, BlockState::kResident);
-    return 0;
-  }
-  stats_.device.sub(size);
-  stats_.below.add(size);
-  block.has_copy = block.copy_valid = true;
-  ++stats_.evictions;
-  if (clean) ++stats_.clean_evictions;
-  stats_.bytes_out += *copied;
-  finish_transition(lock, block, BlockState::kAbsent);
-  return size;
 }
 
 // Memory
@@ -316,71 +202,6 @@ Bytes Engine::reclaim_one(EngineLock& lock, Bytes least, Bytes most) {
   return 0;
 }
 
-bool Engine::evict(EngineLock& lock, Block& block) {
-  return may_evict(lock, block) && send_out(lock, block) > 0;
-}
-
-bool Engine::move_beside(EngineLock& lock, Block& block, const std::function<bool()>& move,
-                         const std::function<void()>& note) {
-  if (!may_evict(lock, block)) return false;
-  if (!block.alive()) {
-    erase(lock, block);
-    return false;
-  }
-  policy_->withdraw(block);
-  block.state = BlockState::kLeaving;
-  ++in_transit_;
-  bool moved = false;
-  try {
-    lock.unlock();
-    moved = move();
-    lock.lock();
-  } catch (...) {
-    if (!lock.owns()) lock.lock();
-    finish_transition(lock, block, BlockState::kResident);
-    throw;
-  }
-  if (moved) note();
-  finish_transition(lock, block, BlockState::kResident);
-  return moved;
-}
-
-bool Engine::clean(EngineLock& lock, Block& block) {
-  if (block.copy_valid) return false;
-  std::optional<Bytes> copied;
-  const auto move = [&] {
-    copied = mover_.copy_below(block);
-    return copied.has_value();
-  };
-  return move_beside(lock, block, move, [&] {
-    block.has_copy = block.copy_valid = true;
-    stats_.bytes_out += *copied;
-  });
-}
-
-bool Engine::fetch(EngineLock& lock, Block& block) {
-  if (block.state != BlockState::kAbsent || paused_ > 0) return false;
-  ++block.pins;  // nobody else takes it out again in between
-  stats_.pinned.add(block.size);
-  bool here = false;
-  try {
-    bring_in(lock, block, /*ahead=*/true);
-    here = true;
-  } catch (const OutOfMemory&) {
-    // Whoever needs it makes room.
-  } catch (const TierFull&) {
-    // Likewise.
-  }
-  const Use use{&block, false};
-  release(lock, {&use, 1}, /*used=*/false);
-  return here;
-}
-
-bool Engine::relocate(EngineLock& lock, Block& block) {
-  const auto move = [&] { return mover_.relocate(block); };
-  return move_beside(lock, block, move, [&] { ++stats_.relocations; });
-}
-
 bool Engine::knows(EngineLock& lock, const Block* block, std::uint64_t uid) const {
   (void)lock;
   const auto found = blocks_.find(const_cast<Block*>(block));
@@ -395,13 +216,13 @@ bool Engine::may_evict(EngineLock& lock, const Block& block) const {
 Bytes Engine::return_all(EngineLock& lock) {
   std::vector<std::pair<Block*, std::uint64_t>> absent;
   for (const auto& [block, owned] : blocks_) {
-    if (block->state == BlockState::kAbsent) absent.emplace_back(block, block->id);
+    if (is_away(block->state)) absent.emplace_back(block, block->id);
   }
   for (const auto& [block, id] : absent) {
     // Each at most once, and none at the cost of another: it must come to an end.
     const Bytes used = in_use(lock);
     const auto found = blocks_.find(block);
-    if (found == blocks_.end() || block->id != id || block->state != BlockState::kAbsent) continue;
+    if (found == blocks_.end() || block->id != id || !is_away(block->state)) continue;
     if (block->died || used + block->size > options_.limit) continue;
     const Use use{block, false};
     try {
@@ -411,7 +232,7 @@ Bytes Engine::return_all(EngineLock& lock) {
     }
     unpin(lock, {&use, 1});
   }
-  return stats_.below.current;
+  return stats_.below.current + stats_.dropped.current;
 }
 
 Bytes Engine::drop_copies(EngineLock& lock, Bytes bytes) {
@@ -453,8 +274,8 @@ void Engine::set_policy(EngineLock& lock, std::unique_ptr<Policy> policy) {
 
 void Engine::reset_peak(EngineLock& lock) {
   (void)lock;
-  for (Counter* counter :
-       {&stats_.device, &stats_.below, &stats_.blocks, &stats_.pinned, &stats_.kept}) {
+  for (Counter* counter : {&stats_.device, &stats_.below, &stats_.dropped, &stats_.blocks,
+                           &stats_.pinned, &stats_.kept}) {
     counter->reset_peak();
   }
 }
@@ -463,8 +284,8 @@ Bytes Engine::immovable(EngineLock& lock) const {
   (void)lock;
   Bytes sum = 0;
   for (const auto& [block, owned] : blocks_) {
-    const bool leaves = block->state == BlockState::kAbsent ||
-                        (block->state == BlockState::kLeaving && block->pins == 0);
+    const bool leaves =
+        is_away(block->state) || (block->state == BlockState::kLeaving && block->pins == 0);
     if (!leaves && !may_leave(*block)) sum += block->size;
   }
   return sum;

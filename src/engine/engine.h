@@ -102,6 +102,15 @@ class Engine {
   /// Begins to bring an absent block back, before anybody needs it. No effect if it is not absent,
   /// or if it does not fit. Lets the lock go.
   bool fetch(EngineLock& lock, Block& block);
+  /// Lets the bytes of a resident block go which the mover can have computed again. False if it may
+  /// not leave now, or they cannot. Lets the lock go.
+  bool drop(EngineLock& lock, Block& block);
+  /// Has a dropped block computed again, before anybody needs it. No effect if it is not dropped.
+  /// Throws whatever the mover throws; the block is still dropped then. Lets the lock go.
+  bool rematerialise(EngineLock& lock, Block& block);
+  /// Has every dropped block computed again; may evict others. Returns the bytes still dropped.
+  /// Lets the lock go.
+  Bytes rematerialise_all(EngineLock& lock);
   /// Has a block that stays on the device moved to where the mover wants it. False if it may not
   /// leave its place, or is there. Lets the lock go.
   bool relocate(EngineLock& lock, Block& block);
@@ -114,7 +123,8 @@ class Engine {
     (void)lock;
     return static_cast<std::uint64_t>(stats_.operators);
   }
-  /// Brings every absent block back, unless it does not fit: returns the bytes still absent.
+  /// Brings every absent or dropped block back, unless it does not fit: returns the bytes that are
+  /// still away.
   Bytes return_all(EngineLock& lock);
 
   /// Gives clean copies of resident blocks back until `bytes` are free below. Returns the sum.
@@ -162,6 +172,7 @@ class Engine {
  private:
   bool make_room_until(EngineLock& lock, Bytes bytes, bool take);
   void bring_in(EngineLock& lock, Block& block, bool ahead);
+  void bring_in_alone(EngineLock& lock, Block& block, bool ahead);
   /// Returns the bytes that left the device (0: the block may not leave, or has died).
   Bytes send_out(EngineLock& lock, Block& block);
   /// Has a resident block's bytes moved, or copied, by `move` (without the lock) while it belongs

@@ -32,6 +32,15 @@ class Mover {
   /// Throws OutOfMemory or TierFull with nothing changed.
   virtual std::optional<Bytes> page_in(Block& block, bool ahead) = 0;
 
+  /// Gives the device memory (and the copy below) of a block back whose bytes can be computed
+  /// again, and copies nothing. False if they cannot: then nothing has changed. As page_out,
+  /// without the lock.
+  virtual bool drop(Block& /*block*/) { return false; }
+  /// Computes a dropped block's bytes again. May use the engine, for what they are computed from;
+  /// never for the block itself. False if the storage is gone or no longer the adapter's. Throws
+  /// whatever computing them throws, with nothing changed.
+  virtual bool rematerialise(Block& /*block*/) { return false; }
+
   /// Moves the bytes of a block that stays on the device to where they are wanted there, in stream
   /// order. True if they have moved; else nothing has changed. As page_out, without the lock.
   virtual bool relocate(Block& /*block*/) { return false; }

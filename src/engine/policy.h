@@ -26,6 +26,8 @@ class Policy {
 
   /// Blocks to evict now that an outermost operator has ended.
   virtual std::vector<Block*> after_operator() { return {}; }
+  /// These are dropped rather, if they can be computed again.
+  [[nodiscard]] virtual bool drops() const { return false; }
   /// Every offered block, the next victim first.
   virtual void for_each(const std::function<void(Block&)>& visit) = 0;
 };
@@ -47,7 +49,12 @@ class LruPolicy : public Policy {
 /// The stress mode: everything that may leave does so after every outermost operator.
 class EvictEverythingPolicy final : public LruPolicy {
  public:
+  explicit EvictEverythingPolicy(bool drops = false) : drops_(drops) {}
+  [[nodiscard]] bool drops() const override { return drops_; }
   std::vector<Block*> after_operator() override;
+
+ private:
+  const bool drops_;
 };
 
 }  // namespace lms

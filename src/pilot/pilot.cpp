@@ -46,6 +46,7 @@ void Pilot::start(const Options& options) {
   blocks_.clear();
   measured_.reset();
   now_ = {};
+  remaking_.clear();
   end_due_ = false;
   followed_ = 0;
   look_again_ = operators_ = joined_ = diverged_ = 0;
@@ -72,15 +73,18 @@ BlockUid Pilot::new_uid() noexcept {
 
 // The stream of operators
 
-void Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable) {
-  if (!awake() || !options_.enabled) return;
+bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
+                           float replay_cost) {
+  if (!awake() || !options_.enabled) return false;
   static thread_local std::vector<Order> reused;
   std::vector<Order> orders = std::move(reused);
   orders.clear();
   bool timed = false;
+  bool records = false;
+  bool ghosts_due = false;
   {
     const Guard guard(mutex_);
-    now_ = {key, name, repeatable, true};
+    now_ = {key, name, repeatable, replay_cost, true};
     begin_locked();
     // What the host does between two steps is none of the operators' time.
     if (timing_ && walk_->position() == 0) device_.start_laps();
@@ -91,20 +95,24 @@ void Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
         collect_moves(orders);
       }
       collect_orders(walk_->position(), orders);
+      records = script_->records(walk_->position());
     }
     end_due_ = false;
     timed = timing_;
+    ghosts_due = std::exchange(ghosts_due_, false);
   }
+  if (ghosts_due) device_.drop_ghosts();
   if (!orders.empty()) carry_out(orders);
   if (timed) device_.begin_lap();
   reused = std::move(orders);
+  return records;
 }
 
 void Pilot::begin_locked() {
   ++operators_;
   if (walking() && !walk_->begin(now_.key)) differs();
   if (walking() && !walk_->inside()) (void)walk_->begin(now_.key);
-  if (!walking()) log_.begin_operator(now_.key, now_.name, now_.repeatable);
+  if (!walking()) log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
 }
 
 void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
@@ -207,76 +215,7 @@ std::vector<std::uint32_t> Pilot::pages_of(Bytes address) {
   return script_->placement.scattered[index];
 }
 
-// Following
-
-void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
-  const Plan& plan = script_->plan;
-  for (std::size_t i = script_->starts[moment]; i < script_->starts[moment + 1]; ++i) {
-    const Directive& directive = plan.directives[i];
-    const Walk::Bound& who = walk_->bound(directive.block);
-    if (directive.action == Action::kStartIn && !script_->placement.arrivals.empty()) {
-      walk_->set_home(directive.block, script_->placement.arrivals[i]);
-    }
-    if (who.uid == 0) continue;
-    const auto known = blocks_.find(who.uid);
-    if (known == blocks_.end()) continue;
-    switch (directive.action) {
-      case Action::kStartOut:
-        orders.push_back({Task::kClean, known->second, who.uid});
-        break;
-      case Action::kFinishOut:
-        orders.push_back({Task::kEvict, known->second, who.uid});
-        break;
-      case Action::kStartIn:
-        orders.push_back({Task::kFetch, known->second, who.uid});
-        break;
-      case Action::kKeep:
-      case Action::kDrop:
-      case Action::kRematerialise:
-        break;
-    }
-  }
-}
-
-/// What the step that has ended has left elsewhere.
-void Pilot::collect_moves(std::vector<Order>& orders) {
-  const auto& at_start = script_->placement.at_start;
-  for (const TraceBlockId id : script_->placement.moved) {
-    const auto found =
-        std::ranges::lower_bound(at_start, id, {}, &std::pair<TraceBlockId, Bytes>::first);
-    walk_->set_home(id, found->second);
-    const Walk::Bound& who = walk_->bound(id);
-    const auto known = blocks_.find(who.uid);
-    if (known != blocks_.end()) orders.push_back({Task::kRelocate, known->second, who.uid});
-  }
-}
-
-void Pilot::carry_out(const std::vector<Order>& orders) {
-  const ShownStage shown(device_, PilotDevice::Stage::kOrders);
-  EngineLock lock = engine_.lock();
-  for (const Order& order : orders) {
-    // Everything may have changed while the lock was let go.
-    if (!engine_.knows(lock, order.block, order.uid)) continue;
-    try {
-      switch (order.task) {
-        case Task::kClean:
-          (void)engine_.clean(lock, *order.block);
-          break;
-        case Task::kEvict:
-          (void)engine_.evict(lock, *order.block);
-          break;
-        case Task::kFetch:
-          (void)engine_.fetch(lock, *order.block);
-          break;
-        case Task::kRelocate:
-          (void)engine_.relocate(lock, *order.block);
-          break;
-      }
-    } catch (const TierFull&) {
-      // Whoever needs the memory hears of it.
-    }
-  }
-}
+// Which step it is
 
 void Pilot::shun_if_part() {
   // A loop that ends after a few rounds, and does so again and again, is part of a longer step
@@ -318,7 +257,8 @@ void Pilot::learn_now() {
   script_.reset();
   end_due_ = false;
   log_.clear();
-  if (now_.running) log_.begin_operator(now_.key, now_.name, now_.repeatable);
+  ghosts_due_ = true;
+  if (now_.running) log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
 }
 
 void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk) {
@@ -331,6 +271,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk) {
   joined_ = operators_;
   end_due_ = false;
   followed_ = 0;
+  ghosts_due_ = true;
 }
 
 void Pilot::show_step(bool runs) {
@@ -355,6 +296,7 @@ bool Pilot::step_started() {
     ++stats_.steps;
     ++followed_;
     end_due_ = true;
+    ghosts_due_ = true;
   }
   if (timing_) {
     timing_ = false;

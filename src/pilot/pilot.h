@@ -55,6 +55,13 @@ class PilotDevice {
   /// As far as it is known from the laps so far; called by the planning thread.
   [[nodiscard]] virtual LinkModel link() = 0;
 
+  /// Computes the bytes of a block again whose storage is gone, because others are to be computed
+  /// from it. `addresses`: as Pilot::addresses_for(). Throws whatever that throws.
+  virtual void remake_ghost(BlockUid /*uid*/, const std::vector<Bytes>& /*addresses*/) {}
+  virtual void drop_ghost(BlockUid /*uid*/) {}
+  /// No plan counts on ghosts any more. Called with the pilot's lock held.
+  virtual void drop_ghosts() {}
+
   enum class Stage : std::uint8_t {
     kStep,      ///< a step under a plan; may end in another thread
     kOrders,    ///< what the plan has before an operator
@@ -116,8 +123,10 @@ class Pilot {
 
   // The stream of outermost operators ------------------------------------------------------------
 
-  /// Carries out what the plan has before this operator. The engine's lock must not be held.
-  void begin_operator(OperatorKey key, std::string_view name, bool repeatable);
+  /// Carries out what the plan has before this operator. The engine's lock must not be held. True
+  /// if the plan will want the operator to be run again: how is to be recorded.
+  bool begin_operator(OperatorKey key, std::string_view name, bool repeatable,
+                      float replay_cost = 1);
   /// The running operator, or one nested in it, has pinned these.
   void touch(EngineLock& lock, std::span<const Use> uses);
   /// The running operator failed and is tried again.
@@ -134,6 +143,9 @@ class Pilot {
   void released(BlockUid uid);
   /// Where the plan wants an absent block that comes back now, or one that moves, or kNoAddress.
   Bytes home_of(const Block& block);
+  /// Where the plan wants the allocations of the rematerialisation that has been begun of this
+  /// block; empty if it does not say.
+  std::vector<Bytes> addresses_for(const Block& block);
   /// The pages that an address from kScattered on stands for; none if the plan has changed since.
   [[nodiscard]] std::vector<std::uint32_t> pages_of(Bytes address);
 
@@ -165,11 +177,12 @@ class Pilot {
  private:
   enum class Mode : std::uint8_t { kLearning, kTracking, kFollowing };
 
-  enum class Task : std::uint8_t { kClean, kEvict, kFetch, kRelocate };
+  enum class Task : std::uint8_t { kClean, kEvict, kFetch, kRelocate, kDrop, kRemake };
   struct Order {
     Task task;
-    Block* block;
+    Block* block;  ///< null: a ghost
     BlockUid uid;
+    const std::vector<Bytes>* addresses = nullptr;  ///< of the script, for kRemake
   };
   using Guard = std::lock_guard<std::mutex>;
   /// More words about the same thing would only annoy.
@@ -180,6 +193,8 @@ class Pilot {
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
   void collect_moves(std::vector<Order>& orders);
   void carry_out(const std::vector<Order>& orders);
+  void remake(EngineLock& lock, const Order& order);
+  void carry_out_on_ghost(const Order& order);
   bool walking() const { return mode_ != Mode::kLearning; }
   /// The stream is not what walk_ expected: another script that fits, or learning anew.
   void differs();
@@ -223,11 +238,15 @@ class Pilot {
     OperatorKey key = 0;
     std::string_view name;
     bool repeatable = false;
+    float replay_cost = 1;
     bool running = false;
   } now_;
+  /// What is being computed again, and where its allocations are wanted.
+  std::unordered_map<BlockUid, const std::vector<Bytes>*> remaking_;
   std::unordered_map<BlockUid, Block*> blocks_;  ///< every block that was ever touched and lives
   Stats stats_;
   int said_ = 0;
+  bool ghosts_due_ = false;  ///< the device is to be told that nobody counts on ghosts
 
   std::thread planner_;
   std::atomic<bool> planner_done_{false};

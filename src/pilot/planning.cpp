@@ -75,7 +75,10 @@ void Pilot::keep_measured(const PilotDevice::Laps& laps) {
 void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
   Trace& trace = script.shape.trace;
   for (std::size_t i = 0; i < trace.operators.size() && i < laps.operators.size(); ++i) {
-    trace.operators[i].ms = laps.operators[i].end_ms - laps.operators[i].begin_ms;
+    TraceOperator& op = trace.operators[i];
+    op.ms = laps.operators[i].end_ms - laps.operators[i].begin_ms;
+    const float cost = script.shape.operators[i].replay_cost;
+    if (cost < 1) op.replay_ms = cost * op.ms;
   }
   if (script.addresses) {
     // What was there before and nobody uses has been left out of the room.

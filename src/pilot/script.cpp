@@ -11,7 +11,28 @@ void Script::finish() {
     while (next < plan.directives.size() && plan.directives[next].before < i) ++next;
     starts[i] = next;
   }
+  find_recorded();
   planned = true;
+}
+
+void Script::find_recorded() {
+  const Trace& trace = shape.trace;
+  recorded.assign(size(), false);
+  ghosts.assign(trace.blocks.size(), false);
+  std::vector<std::vector<std::size_t>> makers(trace.blocks.size());
+  std::vector<bool> dead(trace.blocks.size(), false);
+  for (std::size_t i = 0; i < size(); ++i) {
+    for (std::size_t d = starts[i]; d < starts[i + 1]; ++d) {
+      if (plan.directives[d].action != Action::kRematerialise) continue;
+      const TraceBlockId block = plan.directives[d].block;
+      for (const std::size_t maker : makers[block]) recorded[maker] = true;
+      if (dead[block]) ghosts[block] = true;
+    }
+    const TraceOperator& op = trace.operators[i];
+    for (const TraceBlockId block : op.allocs) makers[block].push_back(i);
+    for (const TraceBlockId block : op.writes) makers[block].push_back(i);
+    for (const TraceBlockId block : op.frees) dead[block] = true;
+  }
 }
 
 bool same_beginning(const StepShape& a, const StepShape& b, std::size_t count) {
@@ -78,6 +99,7 @@ Walk::Walk(const Script& script) : script_(&script) {
 void Walk::start_step() {
   position_ = touches_ = allocations_ = 0;
   inside_ = false;
+  ghosts_.clear();
   const auto& blocks = script_->shape.trace.blocks;
   struct Carried {
     TraceBlockId id;
@@ -185,7 +207,9 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
 void Walk::release(BlockUid uid) {
   const auto found = ids_.find(uid);
   if (found == ids_.end()) return;
-  bound_[found->second] = {};
+  const TraceBlockId id = found->second;
+  if (id < script_->ghosts.size() && script_->ghosts[id]) ghosts_[id] = uid;
+  bound_[id] = {};
   ids_.erase(found);
 }
 

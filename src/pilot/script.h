@@ -36,12 +36,19 @@ struct Script {
   LinkModel link;          ///< that the plan was made for
   /// directives of the moment before operator i: [starts[i], starts[i + 1]) of plan.directives
   std::vector<std::size_t> starts;
+  std::vector<bool> recorded;  ///< operators that a rematerialisation of the plan runs again
+  std::vector<bool> ghosts;    ///< blocks that the plan computes again after their end
 
   [[nodiscard]] std::size_t size() const { return shape.operators.size(); }
   /// `predicted` again, with when everything happens.
   [[nodiscard]] PlanTiming timeline() const { return time_plan(shape.trace, plan, link, true); }
-  /// Fills `starts` and sets `planned`.
+  /// True if the plan wants this operator to be run again.
+  [[nodiscard]] bool records(std::size_t op) const { return op < recorded.size() && recorded[op]; }
+  /// Fills `starts`, `recorded` and `ghosts`, and sets `planned`.
   void finish();
+
+ private:
+  void find_recorded();
 };
 
 /// True if the first `count` operators of both look the same while they happen: keys, sizes and
@@ -78,6 +85,11 @@ class Walk {
     void* block = nullptr;  ///< as given to touch(); null until then
   };
   [[nodiscard]] const Bound& bound(TraceBlockId id) const { return bound_[id]; }
+  /// Who the block was that has died in this step, if the plan still counts on it; else 0.
+  [[nodiscard]] BlockUid ghost(TraceBlockId id) const {
+    const auto found = ghosts_.find(id);
+    return found == ghosts_.end() ? 0 : found->second;
+  }
   /// Where the plan has the block now if it is on the device; kNoAddress if it does not say.
   [[nodiscard]] Bytes home(BlockUid uid) const;
   /// An arrival of the plan has been begun.
@@ -102,6 +114,7 @@ class Walk {
   std::vector<Bound> bound_;
   std::vector<Bytes> home_;
   Names ids_;
+  std::unordered_map<TraceBlockId, BlockUid> ghosts_;
   std::optional<Names> names_;         ///< kept, of this step
   std::vector<BlockUid> temporaries_;  ///< of the operator at position_
   std::size_t position_ = 0;

@@ -63,7 +63,8 @@ void StepLog::make_place() {
   ring_ = std::move(wider);
 }
 
-void StepLog::begin_operator(OperatorKey key, std::string_view name, bool repeatable) {
+void StepLog::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
+                             float replay_cost) {
   if (running_) end_operator();
   make_place();
   const std::uint64_t number = end_++;
@@ -73,6 +74,7 @@ void StepLog::begin_operator(OperatorKey key, std::string_view name, bool repeat
   at(number) = {.key = key,
                 .signature = mixed(between_, key),
                 .repeatable = repeatable,
+                .replay_cost = replay_cost,
                 .name = number_of(name),
                 .live_after = live_};
 }

@@ -41,6 +41,7 @@ struct LoggedOperator {
   /// operator before ended. Equal if all these are.
   std::uint64_t signature = 0;
   bool repeatable = false;
+  float replay_cost = 1;      ///< of running it again, in parts of its own time
   std::uint32_t name = 0;     ///< StepLog::name_of
   double ms = 0;              ///< filled in later, see StepLog::set_ms
   std::span<Touch> touches;   ///< in the order in which they happened, nested operators' included
@@ -59,7 +60,8 @@ class StepLog {
   StepLog(StepLog&&) noexcept;
   StepLog& operator=(StepLog&&) noexcept;
 
-  void begin_operator(OperatorKey key, std::string_view name, bool repeatable);
+  void begin_operator(OperatorKey key, std::string_view name, bool repeatable,
+                      float replay_cost = 1);
   /// The running operator uses the block. A block never heard of was there before, one that
   /// is known keeps the size that it was made with.
   void touch(BlockUid block, Bytes bytes, bool writes);
@@ -174,6 +176,7 @@ struct StepShape {
     /// own results, by operators nested in it, are not.
     std::vector<LoggedOperator::Touch> touches;
     std::vector<Allocation> allocations;  ///< in order
+    float replay_cost = 1;                ///< as of LoggedOperator
   };
   Trace trace;
   std::vector<Operator> operators;  ///< beside trace.operators

@@ -87,6 +87,7 @@ class ShapeMaker {
     op.repeatable = logged.repeatable;
     StepShape::Operator beside;
     beside.key = logged.key;
+    beside.replay_cost = logged.replay_cost;
     add_allocations(number, op, beside);
     add_uses(number, op, beside);
     for (const Change& change : logged.changes) {

@@ -42,6 +42,7 @@ PagedRegion::PagedRegion(PagedRegion&& other) noexcept
       size_(std::exchange(other.size_, 0)),
       mapped_(std::exchange(other.mapped_, 0)),
       present_(std::exchange(other.present_, true)),
+      discarded_(std::exchange(other.discarded_, false)),
       isolated_(std::exchange(other.isolated_, false)),
       slot_(std::move(other.slot_)) {}
 
@@ -51,6 +52,7 @@ PagedRegion& PagedRegion::operator=(PagedRegion&& other) noexcept {
   std::swap(size_, taken.size_);
   std::swap(mapped_, taken.mapped_);
   std::swap(present_, taken.present_);
+  std::swap(discarded_, taken.discarded_);
   std::swap(isolated_, taken.isolated_);
   std::swap(slot_, taken.slot_);
   return *this;
@@ -87,7 +89,7 @@ Bytes PagedRegion::leave(FileStore& store, bool dirty) {
 }
 
 Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
-  if (data_ == nullptr || present_) return 0;
+  if (data_ == nullptr || present_ || discarded_) return 0;
   if (!store.owns(slot_)) throw Error("paged region: the bytes are in another file store");
 
   auto fresh = MappedMemory::anonymous(mapped_);
@@ -112,6 +114,30 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
   return size_;
 }
 
+void PagedRegion::discard() {
+  if (data_ == nullptr || !present_) return;
+  // A private mapping without access costs nothing, and is fenced.
+  if (::mmap(data_, static_cast<std::size_t>(mapped_), PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    throw Error("paged region: " + format_bytes(size_) +
+                " could not be given back: " + std::strerror(errno));
+  }
+  slot_.release();
+  present_ = false;
+  discarded_ = true;
+}
+
+void PagedRegion::renew() {
+  if (!discarded_) return;
+  auto fresh = MappedMemory::anonymous(mapped_);
+  if (!fresh || !fresh.move_over(data_)) {
+    throw OutOfMemory("paged region: the system refused to map " + format_bytes(size_) + ": " +
+                      std::strerror(errno));
+  }
+  present_ = true;
+  discarded_ = false;
+}
+
 bool PagedRegion::copy_matches(FileStore& store) const {
   if (!has_copy()) return true;
   const MappedMemory copy = MappedMemory::anonymous(mapped_);
@@ -125,7 +151,7 @@ void PagedRegion::drop_copy() noexcept {
 }
 
 void PagedRegion::isolate_in_child() noexcept {
-  if (data_ == nullptr || present_ || isolated_) return;
+  if (data_ == nullptr || present_ || discarded_ || isolated_) return;
   const auto n = static_cast<std::size_t>(mapped_);
   isolated_ = true;
   if (::mmap(data_, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, slot_.fd(),

@@ -50,6 +50,12 @@ class PagedRegion {
   /// readable.
   Bytes come_back(FileStore& store, bool keep_copy);
 
+  /// The bytes go for good, their memory and the kept copy with them; the address stays taken, and
+  /// any access to it is a fault. No effect while absent.
+  void discard();
+  /// Memory of zeros at the address again. Throws OutOfMemory; still discarded then.
+  void renew();
+
   /// Whether the kept copy holds the very bytes in memory; true where there is none. Reads the copy
   /// in pieces: for checks, not for the hot path.
   [[nodiscard]] bool copy_matches(FileStore& store) const;
@@ -67,6 +73,7 @@ class PagedRegion {
   Bytes size_ = 0;
   Bytes mapped_ = 0;
   bool present_ = true;
+  bool discarded_ = false;  ///< not present either
   bool isolated_ = false;
   FileSlot slot_;
 };

@@ -1,4 +1,5 @@
-"""Every program, plain and with every block evicted after every operator: the same bits."""
+"""Every program, plain and with every block evicted, or dropped and computed again, after every
+operator: the same bits."""
 
 from __future__ import annotations
 
@@ -53,6 +54,17 @@ def test_evict_everything(item: Program, device: str) -> None:
     if item.evicts:
         assert stats["evictions"] > 0, "nothing was evicted, so the comparison shows nothing"
         assert stats["page_ins"] > 0, "nothing came back, so the comparison shows nothing"
+
+
+@pytest.mark.parametrize(("item", "device"), _cases())
+def test_drop_everything(item: Program, device: str) -> None:
+    """The same, but what can be computed again is dropped and not copied."""
+    _require(item, device)
+    expected = harness.plain_bits(item, device)
+    stats = harness.run_managed(item, device, expected, stress="drop")
+    if item.drops:
+        assert stats["drops"] > 0, "nothing was dropped, so the comparison shows nothing"
+        assert stats["remakes"] > 0, "nothing was computed again, so the comparison shows nothing"
 
 
 def _tight_cases() -> list[object]:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "adapters/torch/recipe.h"
 #include "cuda/event.h"
 #include "engine/block.h"
 #include "tiers/host_arena.h"
@@ -17,10 +18,10 @@ class CudaManager;
 /// The bytes behind one CUDA storage. The storage's own DataPtr tells where they are: on the device
 /// it is PyTorch's, as allocated; while absent it points at the pinned host copy, so that kernels
 /// which LMS cannot see read and write the right bytes over the bus.
-class CudaBlock final : public Block {
+class CudaBlock final : public StorageBlock {
  public:
   CudaBlock(CudaManager& manager, c10::StorageImpl& storage, Bytes size)
-      : Block(size),
+      : StorageBlock(size),
         key(&storage),
         storage(c10::weak_intrusive_ptr<c10::StorageImpl>(
             c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage))),

@@ -12,6 +12,7 @@
 #include "adapters/torch/backends.h"
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/recipes.h"
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
 #include "cuda/device.h"
@@ -111,11 +112,12 @@ void CudaManager::start(const Settings& settings) {
   EngineLock lock = engine_.lock();
   engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
   if (settings.stress) {
-    engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>());
+    engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>(settings.drop));
   } else {
     engine_.set_policy(lock, std::make_unique<LruPolicy>());
   }
   strict_ = settings.limit >= 0;
+  drops_everything_ = settings.stress && settings.drop;
   on_ = true;
   engine_.make_room(lock, 0);
   lock.unlock();
@@ -125,7 +127,7 @@ void CudaManager::start(const Settings& settings) {
   pilot_.start({.enabled = settings.plan && !settings.stress,
                 .limit = limit,
                 .in_foreground = settings.plan_at_once,
-                .search = {.seconds = settings.plan_seconds}});
+                .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute}});
   if (!was_on) {
     native->resetPeakStats(device_.index());
     lock.lock();
@@ -170,6 +172,7 @@ void CudaManager::stop() {
     for (Block* block : all) engine_.remove(lock, *block);
     on_ = false;
   }
+  recipes().stop();
   bridge.uninstall();
   // Copies that the last page-ins queued still read the host's memory.
   cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
@@ -200,8 +203,7 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
     CudaBlock& block = *found->second;
     const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-    const bool mine =
-        block.state == BlockState::kAbsent ? data.get_deleter() == &delete_absent : on_device(data);
+    const bool mine = is_away(block.state) ? data.get_deleter() == &delete_absent : on_device(data);
     if (moving ||
         (block.size == bytes && mine && (block.place == nullptr || block.place == data.get()))) {
       if (in_pool() && capturing() && !block.kept) engine_.keep(lock, block);

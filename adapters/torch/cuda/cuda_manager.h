@@ -46,6 +46,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
                 const std::optional<c10::Stream>& other) override;
   void reclaim_everything() override;
   bool clear_what_failed() override;
+  [[nodiscard]] float replay_cost(const OpInfo& info) const override;
+  [[nodiscard]] bool announces_death(const Block& block) const override;
   void make_plain(c10::StorageImpl& storage) override;
   void capture_begin() override;
   void capture_end() override;
@@ -90,6 +92,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::optional<Bytes> copy_below(Block& block) override;
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
   bool relocate(Block& block) override;
+  bool drop(Block& block) override;
+  bool rematerialise(Block& block) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
   // Meter
@@ -104,6 +108,9 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   Room room() override;
   Bytes still_room(Bytes room) override;
   LinkModel link() override;
+  void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override;
+  void drop_ghost(BlockUid uid) override;
+  void drop_ghosts() override;
   void show(Stage stage, bool begins) noexcept override;
   void say(const std::string& line) override;
 
@@ -116,7 +123,14 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   [[nodiscard]] cudaStream_t owner_of(const void* data);
   void begin_pressure();
 
+  // Recipes
+  /// True if what is dropped needs the bytes behind `data`, whose storage is dying: they live on.
+  bool keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr data);
+  void adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage);
+
   // Copies
+  /// The next user of the block's memory comes after everybody who has used it.
+  void release_in_order(CudaBlock& block, const void* data);
   /// The out lane waits for everybody who has used the block, and everybody for its arrival.
   void prepare_copy_out(CudaBlock& block, const void* data);
   cuda::EventPtr copy_out(const CudaBlock& block, const HostSlot& to, const void* from);

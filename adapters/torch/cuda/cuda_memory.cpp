@@ -76,7 +76,8 @@ c10::DataPtr CudaManager::allocate(std::size_t n) {
   const Bytes size = round_up(bytes, kUnit);
   const BlockUid uid = Pilot::new_uid();
   try {
-    const Bytes wanted = pilot_.allocating(uid, size);
+    Replay* const replay = thread_state().replay;
+    const Bytes wanted = replay != nullptr ? replay->take() : pilot_.allocating(uid, size);
     if (auto data = take_in_arena(size, uid, wanted, /*evict=*/true)) return data;
   } catch (const TierFull& full) {
     pilot_.released(uid);

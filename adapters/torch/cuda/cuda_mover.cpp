@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
 
 namespace lms::torch {
@@ -25,6 +26,10 @@ void CudaManager::delete_absent(void* context) {
     // The runtime is being torn down: nothing runs any more.
   }
   const BlockUid uid = block->uid;
+  if (manager.recipes().any()) {
+    c10::DataPtr data{block->slot.data(), block, &delete_absent, manager.device_};
+    if (manager.keep_for_recipes(*block, uid, std::move(data))) return;
+  }
   {
     EngineLock lock = manager.engine_.lock();
     manager.engine_.remove(lock, *block);
@@ -37,6 +42,11 @@ void CudaManager::delete_in_arena(void* data) {
   if (manager == nullptr) return;
   const auto stay = manager->arena_->look(data);
   if (!stay) return;
+  if (stay->block != nullptr && manager->recipes().any() &&
+      manager->keep_for_recipes(*stay->block, stay->uid,
+                                {data, data, &delete_in_arena, manager->device_})) {
+    return;
+  }
   try {
     const c10::cuda::CUDAGuard guard(manager->device_.index());
     const cudaStream_t main = manager->main_stream_;
@@ -84,6 +94,16 @@ bool CudaManager::holds(const c10::StorageImpl& storage, const CudaBlock& block)
   return on_device(data) && static_cast<Bytes>(storage.nbytes()) == block.size;
 }
 
+void CudaManager::release_in_order(CudaBlock& block, const void* data) {
+  const cudaStream_t owner = owner_of(data);
+  // After the copies from and to it, and after what other streams still read.
+  if (block.being_copied) wait_on(owner, block.being_copied);
+  if (block.copied_in && !block.used_on(owner)) wait_on(owner, block.copied_in);
+  for (cudaStream_t stream : block.streams) {
+    if (stream != owner) wait_on(owner, Event::record(device_.index(), stream));
+  }
+}
+
 std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
@@ -92,18 +112,10 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   const cuda::ScopedRange range(clean ? "evict, clean" : "evict", block.size);
   mark_pressed();
   pilot_.wake();
-  const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   Bytes copied = 0;
   if (clean) {
-    const cudaStream_t owner = owner_of(data);
-    // The owner's next user of the memory comes after the copies from and to it, and after what
-    // other streams still read.
-    if (block.being_copied) wait_on(owner, block.being_copied);
-    if (block.copied_in && !block.used_on(owner)) wait_on(owner, block.copied_in);
-    for (cudaStream_t stream : block.streams) {
-      if (stream != owner) wait_on(owner, Event::record(index, stream));
-    }
+    release_in_order(block, data);
   } else {
     HostSlot slot = host_->acquire(block.size);
     host_allocated_ += round_up(block.size, HostArena::kAlignment);
@@ -156,7 +168,9 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   c10::DataPtr fresh;
-  if (serves(current)) {
+  // What recipes need must not die unheard, as PyTorch's memory does.
+  const bool in_arena = serves(current) || (block.origin && serves(main_stream_));
+  if (in_arena) {
     const Bytes home = pilot_.home_of(block);
     fresh = take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
     if (!fresh)
@@ -168,6 +182,7 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
     block.place = nullptr;
   }
   in_->wait_for(Event::record(index, current));
+  if (in_arena && current != main_stream_) in_->wait_for(Event::record(index, main_stream_));
   in_->wait_for(block.copied_out);
   block.copied_in = block.slot_used = copy_in(block, fresh.get());
   if (ahead) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "adapters/torch/cuda/cuda_block.h"
 #include "plan/placement.h"
 
 namespace lms::torch {
@@ -142,6 +143,14 @@ BlockUid DeviceArena::uid_of(const void* data) {
 void DeviceArena::set_block(const void* data, CudaBlock* block) {
   const Guard guard(mutex_);
   if (Stay* stay = find(data)) stay->block = block;
+}
+
+void DeviceArena::hand_over(const void* data, CudaBlock& block) {
+  const Guard guard(mutex_);
+  if (Stay* stay = find(data)) {
+    stay->block = &block;
+    stay->uid = block.uid;
+  }
 }
 
 void DeviceArena::unlink(const void* data, const CudaBlock* block) noexcept {

@@ -62,6 +62,8 @@ class DeviceArena {
   [[nodiscard]] Bytes page() const { return memory_.chunk(); }
   [[nodiscard]] BlockUid uid_of(const void* data);
   void set_block(const void* data, CudaBlock* block);
+  /// From now on it is another's.
+  void hand_over(const void* data, CudaBlock& block);
   /// set_block(data, nullptr), if it is that block's.
   void unlink(const void* data, const CudaBlock* block) noexcept;
   void set_arriving(const void* data, cuda::EventPtr event);

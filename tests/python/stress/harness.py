@@ -61,7 +61,7 @@ def held(device: str) -> int:
 
 @contextlib.contextmanager
 def managed(
-    device: str, *, stress: bool = False, min_block: int | str = "4KiB", **settings: Any
+    device: str, *, stress: bool | str = False, min_block: int | str = "4KiB", **settings: Any
 ) -> Iterator[Any]:
     """``enable`` on entry and ``disable`` on exit, whatever happened in between."""
     package = lms()
@@ -69,7 +69,8 @@ def managed(
     if device.startswith("cuda") and isinstance(settings.get("limit"), int | str):
         settings["limit"] = held(device) + parse_bytes(str(settings["limit"]))
     # Through the variable, as a user would.
-    with environment(LMS_STRESS="1" if stress else "0"):
+    value = stress if isinstance(stress, str) else str(int(stress))
+    with environment(LMS_STRESS=value):
         package.enable(min_block=min_block, device=device, **settings)
     try:
         yield package

@@ -26,6 +26,8 @@ class Program:
     slow: bool = False
     # False where a run has nothing that may leave (all of it is of a kind that stays resident).
     evicts: bool = True
+    # False where nothing that may leave can be computed again.
+    drops: bool = True
     # False where a limit of half the peak makes no sense (a child process, a captured graph).
     tight: bool = True
     needs: frozenset[str] = field(default_factory=frozenset)
@@ -40,6 +42,7 @@ def program(
     devices: Iterable[str] = ("cpu", "cuda"),
     slow: bool = False,
     evicts: bool = True,
+    drops: bool = True,
     tight: bool = True,
     needs: Iterable[str] = (),
 ) -> Callable[[Callable[[str], Result]], Callable[[str], Result]]:
@@ -49,7 +52,9 @@ def program(
         key = name or run.__name__
         if key in PROGRAMS:
             raise ValueError(f"program {key} is defined twice")
-        PROGRAMS[key] = Program(key, run, tuple(devices), slow, evicts, tight, frozenset(needs))
+        PROGRAMS[key] = Program(
+            key, run, tuple(devices), slow, evicts, evicts and drops, tight, frozenset(needs)
+        )
         return run
 
     return register

@@ -1,0 +1,113 @@
+// How the bytes of a CUDA block go without a copy, and are computed again.
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <utility>
+
+#include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/recipes.h"
+#include "adapters/torch/registry.h"
+
+namespace lms::torch {
+
+float CudaManager::replay_cost(const OpInfo& info) const {
+  // Batch norm from its saved statistics: 0.079 of 0.231 ms where it was measured (limits of the
+  // H200, bf16).
+  constexpr float kFromStatistics = 0.35F;
+  return info.rerun == Rerun::kBatchNorm ? kFromStatistics : 1;
+}
+
+void CudaManager::remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) {
+  const c10::cuda::CUDAGuard guard(device_.index());
+  recipes().remake_ghost(uid, addresses);
+}
+
+void CudaManager::drop_ghost(BlockUid uid) { recipes().drop_ghost(uid); }
+
+void CudaManager::drop_ghosts() { recipes().drop_ghosts(); }
+
+bool CudaManager::announces_death(const Block& block) const {
+  // PyTorch's own memory dies without a word.
+  return static_cast<const CudaBlock&>(block).place != nullptr || is_away(block.state);
+}
+
+bool CudaManager::drop(Block& base) {
+  auto& block = static_cast<CudaBlock&>(base);
+  auto storage = block.storage.lock();
+  if (!storage || !holds(*storage, block) || block.place == nullptr || capturing()) return false;
+  if (!recipes().drop(block)) return false;
+  const cuda::ScopedRange range("drop", block.size);
+  mark_pressed();
+  pilot_.wake();
+  const c10::cuda::CUDAGuard guard(device_.index());
+  release_in_order(block, block.place);
+  if (block.slot) block.slot.release(block.last_copy());
+  block.copied_in.reset();
+  block.being_copied.reset();
+  block.streams.clear();
+  arena_->disown(std::exchange(block.place, nullptr));
+  storage->set_data_ptr_noswap({nullptr, &block, &delete_absent, device_});
+  return true;
+}
+
+bool CudaManager::rematerialise(Block& base) {
+  auto& block = static_cast<CudaBlock&>(base);
+  auto storage = block.storage.lock();
+  if (!storage) return false;
+  {
+    const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+    if (data.get_deleter() != &delete_absent || data.get_context() != &block) return false;
+  }
+  if (capturing()) {
+    throw Error("LMS: a graph capture uses a tensor of " + format_bytes(block.size) +
+                " that would have to be computed again");
+  }
+  const cuda::ScopedRange range("rematerialise", block.size);
+  const c10::cuda::CUDAGuard guard(device_.index());
+  const Recipes::Made made = recipes().remake(block, pilot_.addresses_for(block));
+  adopt(block, *made.storage, *storage);
+  recipes().made(block);
+  return true;
+}
+
+void CudaManager::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage) {
+  EngineLock lock = engine_.lock();
+  void* const data = made._mutable_data_ptr_no_checks().get();
+  block.streams = {c10::cuda::getCurrentCUDAStream(device_.index()).stream()};
+  if (const auto found = blocks_.find(&made); found != blocks_.end()) {
+    // The kernel's parts have used it; it was a block of its own.
+    CudaBlock& other = *found->second;
+    block.streams = other.streams;
+    block.copied_in = std::exchange(other.copied_in, nullptr);
+    other.place = nullptr;
+    engine_.remove(lock, other);
+    blocks_.erase(&made);
+  }
+  if (arena_->owns(data)) {
+    block.place = data;
+    arena_->hand_over(data, block);
+  }
+  c10::DataPtr dropped = storage.set_data_ptr(made.set_data_ptr({nullptr, device_}));
+  dropped.release_context();  // the storage lives on; only its address has changed
+}
+
+bool CudaManager::keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr data) {
+  std::shared_ptr<Origin> kept;  // destroyed after the lock is let go
+  EngineLock lock = engine_.lock();
+  if (!engine_.knows(lock, &block, uid) || !recipes().keep_bytes(block)) {
+    (void)data.release_context();
+    return false;
+  }
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.size), std::move(data),
+      c10::cuda::CUDACachingAllocator::get(), /*resizable=*/false);
+  blocks_.erase(block.key);
+  block.key = storage.get();
+  block.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(storage);
+  blocks_.emplace(block.key, &block);
+  kept = recipes().keep(block, std::move(storage));
+  return true;
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,328 @@
+#include "adapters/torch/recipes.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "adapters/torch/device_manager.h"
+#include "adapters/torch/replay.h"
+#include "base/error.h"
+
+namespace lms::torch {
+namespace {
+
+/// A recipe of more calls than this is not worth keeping.
+constexpr std::size_t kMostCalls = 16;
+bool is_plain(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return tensor.layout() == c10::kStrided && impl.has_storage() &&
+         !impl.has_symbolic_sizes_strides() && !impl.key_set().has(c10::DispatchKey::Python) &&
+         !impl.key_set().has(c10::DispatchKey::ZeroTensor) && !tensor.is_quantized() &&
+         impl.unsafe_storage().unsafeGetStorageImpl() != nullptr;
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+void fill_geometry(const at::Tensor& tensor, TensorSpec& spec) {
+  spec.type = tensor.dtype();
+  spec.keys = tensor.key_set();
+  spec.sizes = tensor.sizes().vec();
+  spec.strides = tensor.strides().vec();
+  spec.offset = tensor.storage_offset();
+  spec.requires_grad = tensor.requires_grad();
+  spec.wrapped_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+/// Every byte of its storage belongs to one element.
+bool covers_storage(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
+}
+
+}  // namespace
+
+// Who is who
+
+std::shared_ptr<Origin> Recipes::origin_of(StorageBlock& block, c10::StorageImpl& storage) {
+  const Guard guard(mutex_);
+  if (!block.origin) {
+    block.origin = std::make_shared<Origin>(
+        c10::weak_intrusive_ptr(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)));
+    block.origin->uid = block.uid;
+    block.origin->bytes = static_cast<Bytes>(storage.nbytes());
+  }
+  return block.origin;
+}
+
+std::shared_ptr<Origin> Recipes::find_origin(c10::StorageImpl& storage) {
+  EngineLock lock = manager_.engine().lock();
+  const auto* block = static_cast<StorageBlock*>(manager_.find(lock, storage));
+  if (block == nullptr) return nullptr;
+  const Guard guard(mutex_);
+  return block->origin;
+}
+
+std::shared_ptr<SmallSource> Recipes::watch(const c10::Storage& storage) {
+  const Guard guard(mutex_);
+  auto& known = watched_[storage.unsafeGetStorageImpl()];
+  auto source = known.lock();
+  if (!source) known = source = std::make_shared<SmallSource>(storage);
+  return source;
+}
+
+bool Recipes::known(const Origin& origin) const {
+  return !origin.calls.empty() && origin.calls.front()->epoch == epoch_;
+}
+
+// Recording
+
+bool Recipes::describe(const at::Tensor& tensor, c10::StorageImpl* self, TensorSpec& spec) {
+  if (!is_plain(tensor)) return false;
+  fill_geometry(tensor, spec);
+  c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == self) {
+    spec.source = TensorSpec::Source::kSelf;
+    return true;
+  }
+  if (tensor.device() != manager_.device()) {
+    // A number in a tensor of another device.
+    if (tensor.dim() != 0 || tensor.device().type() != c10::DeviceType::CPU) return false;
+    spec.source = TensorSpec::Source::kSmall;
+    spec.offset = 0;
+    spec.small = std::make_shared<SmallSource>(tensor.clone().storage());
+    return true;
+  }
+  {
+    EngineLock lock = manager_.engine().lock();
+    if (auto* block = static_cast<StorageBlock*>(manager_.find(lock, *storage))) {
+      if (block->kept || block->died || !manager_.announces_death(*block)) return false;
+      spec.source = TensorSpec::Source::kOrigin;
+      spec.origin = origin_of(*block, *storage);
+      const Guard guard(mutex_);
+      spec.version = spec.origin->version;
+      return true;
+    }
+  }
+  if (static_cast<Bytes>(storage->nbytes()) >= manager_.min_block()) return false;
+  spec.source = TensorSpec::Source::kSmall;
+  spec.small = watch(tensor.storage());
+  return true;
+}
+
+std::optional<Draft> Recipes::prepare(const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                      const c10::Stack& stack) {
+  const auto reads = replay_arguments(info, op, stack);
+  if (!reads) return std::nullopt;
+  Draft draft;
+  auto call = std::make_shared<Call>();
+  call->info = &info;
+  call->kernel = &kernel;
+  call->op = op;
+  call->keys = keys;
+  call->grad_mode = c10::GradMode::is_enabled();
+  call->epoch = epoch_;
+  if (reads->written.defined()) {
+    if (!is_plain(reads->written)) return std::nullopt;
+    draft.self = storage_of(reads->written);
+    draft.overwrites = info.rerun == Rerun::kOverwrites && covers_storage(reads->written);
+    EngineLock lock = manager_.engine().lock();
+    auto* block = static_cast<StorageBlock*>(manager_.find(lock, *draft.self));
+    if (block == nullptr || block->kept || !manager_.announces_death(*block)) {
+      return std::nullopt;
+    }
+    draft.target = origin_of(*block, *draft.self);
+  }
+  const auto add = [&](const at::Tensor& tensor, Call::Argument& argument) {
+    if (!tensor.defined()) {
+      argument.tensors.push_back(-1);
+      return true;
+    }
+    argument.tensors.push_back(static_cast<int>(call->tensors.size()));
+    draft.inputs.push_back(tensor.has_storage() ? storage_of(tensor) : nullptr);
+    return describe(tensor, draft.self, call->tensors.emplace_back());
+  };
+  for (const c10::IValue& value : reads->values) {
+    Call::Argument& argument = call->arguments.emplace_back();
+    if (value.isTensor()) {
+      argument.kind = Call::Argument::Kind::kTensor;
+      if (!add(value.toTensor(), argument)) return std::nullopt;
+    } else if (value.isTensorList()) {
+      argument.kind = Call::Argument::Kind::kTensors;
+      for (const auto& element : value.toTensorVector()) {
+        if (!add(element, argument)) return std::nullopt;
+      }
+    } else if (value.isOptionalTensorList()) {
+      argument.kind = Call::Argument::Kind::kMaybeTensors;
+      for (const auto& element : value.toOptionalTensorVector()) {
+        if (!add(element.value_or(at::Tensor()), argument)) return std::nullopt;
+      }
+    } else {
+      argument.value = value;
+    }
+  }
+  any_ = true;
+  draft.call = std::move(call);
+  return draft;
+}
+
+void Recipes::commit(Draft draft, const c10::Stack& stack, std::size_t base,
+                     std::uint32_t most_depth) {
+  if (draft.call->info->rerun == Rerun::kBatchNorm) save_statistics(*draft.call, stack, base);
+  std::uint32_t depth = 0;
+  const auto add_recipe = [&](const std::shared_ptr<Origin>& origin) {
+    // Under the lock.
+    origin->depth = depth;
+    for (const TensorSpec& spec : draft.call->tensors) {
+      if (!spec.origin || spec.origin == origin) continue;
+      auto& dependents = spec.origin->dependents;
+      if (!dependents.empty() && dependents.back().lock() == origin) continue;
+      if (dependents.size() >= kPrune && std::has_single_bit(dependents.size())) {
+        std::erase_if(dependents, [](const auto& dependent) { return dependent.expired(); });
+      }
+      dependents.push_back(origin);
+    }
+  };
+  Trash trash;
+  {
+    const Guard guard(mutex_);
+    for (const TensorSpec& spec : draft.call->tensors) {
+      if (spec.origin && known(*spec.origin)) {
+        depth = std::max(depth, spec.origin->depth + 1);
+      }
+    }
+    if (draft.target) {
+      Origin& origin = *draft.target;
+      auto before = std::exchange(origin.calls_before, {});
+      if (draft.overwrites) {
+        trash.push_back(std::exchange(before, {}));
+        origin.result = Origin::kNoResult;
+      } else if (before.empty()) {
+        return;
+      }
+      if (depth > most_depth || before.size() >= kMostCalls) {
+        trash.push_back(std::move(before));
+        return;
+      }
+      depth = std::max(depth, draft.overwrites ? 0 : origin.depth);
+      origin.calls = std::move(before);
+      origin.calls.push_back(draft.call);
+      add_recipe(draft.target);
+      return;
+    }
+    if (depth > most_depth) return;
+  }
+  for (std::size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const at::Tensor& result = stack[i].toTensor();
+    if (!is_plain(result)) continue;
+    c10::StorageImpl* storage = storage_of(result);
+    if (std::ranges::find(draft.inputs, storage) != draft.inputs.end()) continue;
+    std::shared_ptr<Origin> origin;
+    {
+      EngineLock lock = manager_.engine().lock();
+      auto* block = static_cast<StorageBlock*>(manager_.find(lock, *storage));
+      if (block == nullptr || block->kept || block->died) continue;
+      if (!manager_.announces_death(*block)) continue;
+      origin = origin_of(*block, *storage);
+    }
+    const Guard guard(mutex_);
+    if (!origin->calls.empty()) continue;
+    origin->calls = {draft.call};
+    origin->result = i - base;
+    add_recipe(origin);
+  }
+}
+
+void Recipes::save_statistics(Call& call, const c10::Stack& stack, std::size_t base) {
+  // Of the first result's inputs these are all; small, or it is simply run again.
+  for (std::size_t i = base + 1; i < std::min(base + 3, stack.size()); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) break;
+    const at::Tensor& tensor = stack[i].toTensor();
+    TensorSpec spec;
+    if (!describe(tensor, nullptr, spec) || spec.source != TensorSpec::Source::kSmall) break;
+    call.saved.push_back(std::move(spec));
+  }
+  if (call.saved.size() != 2 || !can_normalise(call, stack[base].toTensor())) call.saved.clear();
+}
+
+// Before bytes change
+
+void Recipes::find_dropped(Origin& origin, std::vector<Dropped>& found,
+                           std::vector<Storage>& held) {
+  for (const auto& weak : origin.dependents) {
+    auto dependent = weak.lock();
+    if (!dependent || std::exchange(dependent->visit, visit_) == visit_) continue;
+    if (Storage storage = dependent->storage.lock()) {
+      // Never the last reference under the lock.
+      held.push_back(storage);
+      if (dependent->dropped) found.push_back({std::move(dependent), std::move(storage)});
+    } else if (!dependent->ghost) {
+      find_dropped(*dependent, found, held);
+    }
+  }
+}
+
+void Recipes::forget(Origin& origin, Trash& trash) {
+  for (const auto& weak : std::exchange(origin.dependents, {})) {
+    const auto dependent = weak.lock();
+    if (!dependent) continue;
+    trash.push_back(std::exchange(dependent->calls, {}));
+    trash.push_back(std::exchange(dependent->calls_before, {}));
+    dependent->depth = 0;
+    const bool here = !dependent->storage.expired() || dependent->ghost;
+    if (!here) forget(*dependent, trash);
+  }
+}
+
+void Recipes::before_write(std::span<c10::StorageImpl* const> storages) {
+  for (c10::StorageImpl* storage : storages) {
+    const auto origin = find_origin(*storage);
+    if (!origin) {
+      save_small(*storage);
+      continue;
+    }
+    for (;;) {
+      std::vector<Storage> held;
+      std::vector<Dropped> dropped;
+      Trash trash;
+      {
+        const Guard guard(mutex_);
+        ++visit_;
+        find_dropped(*origin, dropped, held);
+        if (dropped.empty()) {
+          forget(*origin, trash);
+          ++origin->version;
+          trash.push_back(std::exchange(origin->calls_before, std::move(origin->calls)));
+          origin->calls.clear();
+          break;
+        }
+      }
+      for (const Dropped& one : dropped) {
+        Pins pins;
+        pin(*one.storage, /*writes=*/false, pins);
+        const Guard guard(mutex_);
+        one.origin->dropped = false;
+      }
+    }
+  }
+}
+
+void Recipes::save_small(c10::StorageImpl& storage) {
+  std::shared_ptr<SmallSource> source;
+  {
+    const Guard guard(mutex_);
+    const auto found = watched_.find(&storage);
+    if (found == watched_.end()) return;
+    source = found->second.lock();
+    watched_.erase(found);
+  }
+  if (!source) return;
+  const ReplayScope scope({});
+  c10::Storage copy = copy_of(source->storage);
+  const Guard guard(mutex_);
+  std::swap(source->storage, copy);
+}
+
+}  // namespace lms::torch

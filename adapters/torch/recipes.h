@@ -1,0 +1,130 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "adapters/torch/recipe.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+
+class DeviceManager;
+
+/// A call that is being recorded.
+struct Draft {
+  std::shared_ptr<Call> call;
+  c10::StorageImpl* self = nullptr;  ///< that it writes; null: it only makes new ones
+  std::shared_ptr<Origin> target;    ///< of self
+  bool overwrites = false;           ///< all of self
+  std::vector<c10::StorageImpl*> inputs;
+};
+
+/// How blocks of one device came about, where that is recorded: a graph of recipes, from which
+/// dropped bytes are computed again.
+///
+/// What keeps the bytes right:
+/// - a recipe names what it reads, and which contents of it. Before anybody writes there, what has
+///   been dropped and needs these contents is computed again, and other recipes that need them are
+///   forgotten (before_write());
+/// - a storage that dies leaves a ghost, if its own recipe is known; if it is not, and something
+///   dropped needs its bytes, they stay (keep_bytes()).
+/// So what has been dropped can be computed again at any moment.
+///
+/// Thread-safe. Its lock is innermost; never held while operators run.
+class Recipes {
+ public:
+  explicit Recipes(DeviceManager& manager) : manager_(manager) {}
+
+  /// False as long as nothing was ever recorded: then nothing else needs to be called.
+  [[nodiscard]] bool any() const { return any_.load(std::memory_order_relaxed); }
+
+  /// Everything has come back, and the hooks go: what has been recorded is forgotten.
+  void stop() { ++epoch_; }
+
+  // Recording ------------------------------------------------------------------------------------
+
+  /// An operator that is about to run; its arguments are pinned. `info` and `kernel` live as long
+  /// as the hook. Nothing: it cannot be run again.
+  std::optional<Draft> prepare(const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                               const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                               const c10::Stack& stack);
+  /// It has run; its results are at stack[base] and after. A recipe that needs more than
+  /// `most_depth` others, one after the other, is not kept.
+  void commit(Draft draft, const c10::Stack& stack, std::size_t base, std::uint32_t most_depth);
+  /// Somebody is about to write these pinned storages. Runs what must run before.
+  void before_write(std::span<c10::StorageImpl* const> storages);
+
+  // Dropping -------------------------------------------------------------------------------------
+
+  /// Marks the block as dropped if its recipe is known. The caller then lets its bytes go.
+  bool drop(const StorageBlock& block);
+  [[nodiscard]] bool can_drop(const StorageBlock& block);
+
+  /// Bytes that have been computed again, and the pins that keep them.
+  struct Made {
+    c10::intrusive_ptr<c10::StorageImpl> storage;
+    Pins pins;
+  };
+  /// Runs a dropped block's recipe. `addresses`: where its allocations are wanted, in order. The
+  /// block counts as dropped until made().
+  Made remake(const StorageBlock& block, std::vector<Bytes> addresses);
+  void made(const StorageBlock& block);
+
+  /// The last of a storage's references is gone. True if its bytes are still needed: then they must
+  /// be given to a new storage, and that to keep().
+  bool keep_bytes(const StorageBlock& block);
+  /// Returns what is to be destroyed without locks.
+  std::shared_ptr<Origin> keep(StorageBlock& block, c10::intrusive_ptr<c10::StorageImpl> storage);
+
+  /// Computes the bytes of a ghost, for what is computed from it later. No effect if it has them.
+  /// Throws whatever that throws.
+  void remake_ghost(BlockUid uid, std::vector<Bytes> addresses);
+  void drop_ghost(BlockUid uid);
+  /// Nobody plans with ghosts any more: lets the bytes of those go that can be computed again.
+  void drop_ghosts();
+
+ private:
+  using Guard = std::lock_guard<std::mutex>;
+  using Storage = c10::intrusive_ptr<c10::StorageImpl>;
+  /// What is let go under the lock, and destroyed after it: ghosts' memory takes other locks.
+  using Trash = std::vector<std::vector<std::shared_ptr<const Call>>>;
+  /// Dependents, and ghosts, are looked through for dead ones when there are so many, and again
+  /// when twice as many.
+  static constexpr std::size_t kPrune = 64;
+
+  bool describe(const at::Tensor& tensor, c10::StorageImpl* self, TensorSpec& spec);
+  void save_statistics(Call& call, const c10::Stack& stack, std::size_t base);
+  std::shared_ptr<Origin> origin_of(StorageBlock& block, c10::StorageImpl& storage);
+  std::shared_ptr<Origin> find_origin(c10::StorageImpl& storage);
+  std::shared_ptr<SmallSource> watch(const c10::Storage& storage);
+  void save_small(c10::StorageImpl& storage);
+  [[nodiscard]] bool known(const Origin& origin) const;
+  struct Dropped {
+    std::shared_ptr<Origin> origin;
+    Storage storage;
+  };
+  /// What has been dropped and cannot be computed again without these bytes.
+  void find_dropped(Origin& origin, std::vector<Dropped>& found, std::vector<Storage>& held);
+  /// Nothing can be computed from its bytes any more.
+  static void forget(Origin& origin, Trash& trash);
+  Storage run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses, Pins& pins);
+  Storage bytes_of(const std::shared_ptr<Origin>& origin, std::uint32_t version, Pins& pins);
+  void prune();
+  static void pin(c10::StorageImpl& storage, bool writes, Pins& pins);
+
+  DeviceManager& manager_;
+  std::atomic<bool> any_{false};
+  std::atomic<std::uint64_t> epoch_{1};
+  std::mutex mutex_;
+  std::unordered_map<c10::StorageImpl*, std::weak_ptr<SmallSource>> watched_;
+  std::unordered_map<BlockUid, std::weak_ptr<Origin>> ghosts_;
+  std::uint64_t visit_ = 0;        ///< walks through the graph so far
+  std::size_t prune_at_ = kPrune;  ///< ghosts, at which dead ones are looked for
+};
+
+}  // namespace lms::torch

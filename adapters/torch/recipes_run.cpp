@@ -1,0 +1,180 @@
+// Dropped bytes, and how they are computed again.
+
+#include <utility>
+
+#include "adapters/torch/device_manager.h"
+#include "adapters/torch/recipes.h"
+#include "adapters/torch/replay.h"
+#include "base/error.h"
+
+namespace lms::torch {
+
+bool Recipes::drop(const StorageBlock& block) {
+  const Guard guard(mutex_);
+  if (!block.origin || !known(*block.origin)) return false;
+  return block.origin->dropped = true;
+}
+
+bool Recipes::can_drop(const StorageBlock& block) {
+  const Guard guard(mutex_);
+  return block.origin && known(*block.origin);
+}
+
+void Recipes::pin(c10::StorageImpl& storage, bool writes, Pins& pins) {
+  const StorageUse use{&storage, writes};
+  pins.add({&use, 1});
+}
+
+Recipes::Storage Recipes::bytes_of(const std::shared_ptr<Origin>& origin, std::uint32_t version,
+                                   Pins& pins) {
+  Storage storage;
+  {
+    const Guard guard(mutex_);
+    if (origin->version != version) {
+      throw Error("LMS: internal error: what a recipe reads has been written since");
+    }
+    storage = origin->storage.lock();
+    if (!storage) storage = origin->ghost;
+  }
+  if (!storage) return run(origin, {}, pins);
+  pin(*storage, /*writes=*/false, pins);
+  return storage;
+}
+
+Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses,
+                              Pins& pins) {
+  std::vector<std::shared_ptr<const Call>> calls;
+  std::size_t result = 0;
+  {
+    const Guard guard(mutex_);
+    calls = origin->calls;
+    result = origin->result;
+  }
+  if (calls.empty()) throw Error("LMS: internal error: dropped bytes have no recipe");
+  const ReplayScope scope(std::move(addresses));
+  Storage self;
+  if (result == Origin::kNoResult) self = take_memory(manager_.device(), origin->bytes);
+  for (const auto& call : calls) {
+    Pins inputs;
+    std::vector<Storage> storages;
+    for (const TensorSpec& spec : call->tensors) {
+      switch (spec.source) {
+        case TensorSpec::Source::kSelf:
+          storages.push_back(self);
+          break;
+        case TensorSpec::Source::kOrigin:
+          storages.push_back(bytes_of(spec.origin, spec.version, inputs));
+          break;
+        case TensorSpec::Source::kSmall: {
+          const Guard guard(mutex_);
+          storages.push_back(share(spec.small->storage));
+          break;
+        }
+      }
+    }
+    std::vector<Storage> saved;
+    for (const TensorSpec& spec : call->saved) {
+      const Guard guard(mutex_);
+      saved.push_back(share(spec.small->storage));
+    }
+    // The first call makes the storage, the others write it.
+    Storage made = run_call(*call, storages, saved, self ? Origin::kNoResult : result);
+    if (!self) self = std::move(made);
+    pin(*self, /*writes=*/false, pins);
+  }
+  if (static_cast<Bytes>(self->nbytes()) != origin->bytes) {
+    throw Error("LMS: internal error: computing a tensor again gave another size");
+  }
+  return self;
+}
+
+Recipes::Made Recipes::remake(const StorageBlock& block, std::vector<Bytes> addresses) {
+  std::shared_ptr<Origin> origin;
+  {
+    const Guard guard(mutex_);
+    origin = block.origin;
+  }
+  Made made;
+  made.storage = run(origin, std::move(addresses), made.pins);
+  return made;
+}
+
+void Recipes::made(const StorageBlock& block) {
+  const Guard guard(mutex_);
+  block.origin->dropped = false;
+}
+
+// Ghosts
+
+bool Recipes::keep_bytes(const StorageBlock& block) {
+  std::vector<Storage> held;
+  std::vector<Dropped> dropped;
+  Trash trash;
+  const Guard guard(mutex_);
+  const auto& origin = block.origin;
+  if (!origin) return false;
+  origin->storage.reset();
+  if (known(*origin)) {
+    origin->dropped = false;
+    if (ghosts_.size() >= prune_at_) prune();
+    ghosts_[origin->uid] = origin;
+    return false;
+  }
+  ++visit_;
+  find_dropped(*origin, dropped, held);
+  if (!dropped.empty()) return true;
+  forget(*origin, trash);
+  return false;
+}
+
+std::shared_ptr<Origin> Recipes::keep(StorageBlock& block, Storage storage) {
+  const Guard guard(mutex_);
+  block.origin->ghost = std::move(storage);
+  // The storage lives as long as the origin: the block must not keep that alive.
+  return std::exchange(block.origin, nullptr);
+}
+
+void Recipes::prune() {
+  std::erase_if(watched_, [](const auto& entry) { return entry.second.expired(); });
+  std::erase_if(ghosts_, [](const auto& entry) { return entry.second.expired(); });
+  prune_at_ = 2 * ghosts_.size() + kPrune;
+}
+
+void Recipes::remake_ghost(BlockUid uid, std::vector<Bytes> addresses) {
+  std::shared_ptr<Origin> origin;
+  {
+    const Guard guard(mutex_);
+    const auto found = ghosts_.find(uid);
+    if (found == ghosts_.end()) return;
+    origin = found->second.lock();
+    if (!origin || origin->ghost || !known(*origin)) return;
+  }
+  Pins pins;
+  Storage storage = run(origin, std::move(addresses), pins);
+  const Guard guard(mutex_);
+  if (!origin->ghost) origin->ghost.swap(storage);
+}
+
+void Recipes::drop_ghost(BlockUid uid) {
+  Storage gone;
+  const Guard guard(mutex_);
+  const auto found = ghosts_.find(uid);
+  if (found == ghosts_.end()) return;
+  const auto origin = found->second.lock();
+  if (origin && !origin->calls.empty()) gone = std::exchange(origin->ghost, {});
+}
+
+void Recipes::drop_ghosts() {
+  std::vector<Storage> gone;
+  std::vector<std::shared_ptr<Origin>> held;
+  const Guard guard(mutex_);
+  for (auto& [uid, weak] : ghosts_) {
+    auto origin = weak.lock();
+    if (!origin) continue;
+    if (!origin->calls.empty()) gone.push_back(std::exchange(origin->ghost, {}));
+    held.push_back(std::move(origin));
+  }
+  prune();
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+
+namespace lms::torch {
+
+/// What is known of running an operator's kernel again on the same bytes.
+enum class Rerun : std::uint8_t {
+  kNever,       ///< not known to give the same bits, or has other effects
+  kSame,        ///< gives the same bits, and does nothing else
+  kOverwrites,  ///< likewise; and nothing of what it writes was there before
+  kBatchNorm,   ///< likewise, if it leaves the running statistics alone
+};
+
+/// The rule for an operator of ATen. What is not listed, or tagged by PyTorch as computing each
+/// element by itself, is never run again.
+Rerun rerun_rule(const c10::OperatorHandle& op);
+
+}  // namespace lms::torch

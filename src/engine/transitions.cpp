@@ -1,0 +1,263 @@
+// Every change of a block's state but its first.
+
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace lms {
+
+bool Engine::may_leave(const Block& block) const {
+  return block.state == BlockState::kResident && block.pins == 0 && !block.kept && !block.died;
+}
+
+void Engine::offer_if_free(Block& block) {
+  if (may_leave(block)) policy_->offer(block);
+}
+
+void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state) {
+  block.state = state;
+  --in_transit_;
+  if (block.died && block.pins == 0) {
+    erase(lock, block);
+  } else {
+    offer_if_free(block);
+  }
+  moved_.notify_all();
+}
+
+void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
+  while (block.state == BlockState::kLeaving || block.state == BlockState::kArriving) {
+    moved_.wait(lock.lock_);
+  }
+  const BlockState before = block.state;
+  if (!is_away(before)) return;
+  const bool dropped = before == BlockState::kDropped;
+
+  block.state = BlockState::kArriving;
+  ++in_transit_;
+  bool counted = false;
+  std::optional<Bytes> moved;
+  try {
+    if (meter_ == nullptr) {
+      // What nobody needs yet drives nothing else out.
+      const bool fits = ahead ? stats_.device.current + block.size <= options_.limit
+                              : make_room_until(lock, block.size, /*take=*/true);
+      if (ahead && fits) stats_.device.add(block.size);
+      if (!fits) {
+        throw OutOfMemory("a block of " + format_bytes(block.size) +
+                          " does not fit under the limit of " + format_bytes(options_.limit) +
+                          " beside the " + format_bytes(stats_.device.current) +
+                          " that cannot leave; a limit of at least " +
+                          format_bytes(stats_.device.current + block.size) + " would work");
+      }
+      counted = true;
+    }
+    lock.unlock();
+    if (!dropped) {
+      moved = mover_.page_in(block, ahead);
+    } else if (mover_.rematerialise(block)) {
+      moved = block.size;
+    }
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns()) lock.lock();
+    if (counted) stats_.device.sub(block.size);
+    finish_transition(lock, block, before);
+    throw;
+  }
+  if (meter_ != nullptr) stats_.device.add(block.size);
+  (dropped ? stats_.dropped : stats_.below).sub(block.size);
+  block.copy_valid = block.has_copy;
+  if (!moved) {
+    block.died = true;
+  } else if (dropped) {
+    ++stats_.remakes;
+    stats_.bytes_remade += *moved;
+  } else {
+    ++stats_.page_ins;
+    stats_.bytes_in += *moved;
+  }
+  finish_transition(lock, block, BlockState::kResident);
+}
+
+void Engine::bring_in_alone(EngineLock& lock, Block& block, bool ahead) {
+  ++block.pins;  // nobody else takes it out again in between
+  stats_.pinned.add(block.pins == 1 ? block.size : 0);
+  const Use use{&block, false};
+  try {
+    bring_in(lock, block, ahead);
+  } catch (...) {
+    release(lock, {&use, 1}, /*used=*/false);
+    throw;
+  }
+  release(lock, {&use, 1}, /*used=*/false);
+}
+
+Bytes Engine::send_out(EngineLock& lock, Block& block) {
+  if (!block.alive()) {
+    erase(lock, block);
+    return 0;
+  }
+  policy_->withdraw(block);
+  block.state = BlockState::kLeaving;
+  ++in_transit_;
+  const bool clean = block.copy_valid;
+  const bool verify = clean && options_.verify;
+  const Bytes size = block.size;
+  std::optional<Bytes> copied;
+  for (bool retried = false;;) {
+    try {
+      lock.unlock();
+      if (verify && !mover_.copy_matches(block)) {
+        throw Error("a block of " + format_bytes(size) +
+                    " was written by an operator that does not declare it: its copy is stale");
+      }
+      copied = mover_.page_out(block, clean);
+      lock.lock();
+      break;
+    } catch (const TierFull&) {
+      if (!lock.owns()) lock.lock();
+      const std::size_t known = blocks_.size();
+      collect_dead(lock);
+      // The dead may have had copies, given back when the lock is let go.
+      const bool freed = blocks_.size() < known;
+      if (!retried && (drop_copies(lock, size) > 0 || freed)) {
+        retried = true;
+        continue;
+      }
+      finish_transition(lock, block, BlockState::kResident);
+      throw;
+    } catch (...) {
+      if (!lock.owns()) lock.lock();
+      finish_transition(lock, block, BlockState::kResident);
+      throw;
+    }
+  }
+  if (!copied) {
+    block.died = true;
+    finish_transition(lock, block, BlockState::kResident);
+    return 0;
+  }
+  stats_.device.sub(size);
+  stats_.below.add(size);
+  block.has_copy = block.copy_valid = true;
+  ++stats_.evictions;
+  if (clean) ++stats_.clean_evictions;
+  stats_.bytes_out += *copied;
+  finish_transition(lock, block, BlockState::kAbsent);
+  return size;
+}
+
+bool Engine::evict(EngineLock& lock, Block& block) {
+  return may_evict(lock, block) && send_out(lock, block) > 0;
+}
+
+bool Engine::move_beside(EngineLock& lock, Block& block, const std::function<bool()>& move,
+                         const std::function<void()>& note) {
+  if (!may_evict(lock, block)) return false;
+  if (!block.alive()) {
+    erase(lock, block);
+    return false;
+  }
+  policy_->withdraw(block);
+  block.state = BlockState::kLeaving;
+  ++in_transit_;
+  bool moved = false;
+  try {
+    lock.unlock();
+    moved = move();
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns()) lock.lock();
+    finish_transition(lock, block, BlockState::kResident);
+    throw;
+  }
+  if (moved) note();
+  finish_transition(lock, block, BlockState::kResident);
+  return moved;
+}
+
+bool Engine::clean(EngineLock& lock, Block& block) {
+  if (block.copy_valid) return false;
+  std::optional<Bytes> copied;
+  const auto move = [&] {
+    copied = mover_.copy_below(block);
+    return copied.has_value();
+  };
+  return move_beside(lock, block, move, [&] {
+    block.has_copy = block.copy_valid = true;
+    stats_.bytes_out += *copied;
+  });
+}
+
+bool Engine::fetch(EngineLock& lock, Block& block) {
+  if (block.state != BlockState::kAbsent || paused_ > 0) return false;
+  try {
+    bring_in_alone(lock, block, /*ahead=*/true);
+    return true;
+  } catch (const OutOfMemory&) {
+    // Whoever needs it makes room.
+  } catch (const TierFull&) {
+    // Likewise.
+  }
+  return false;
+}
+
+bool Engine::drop(EngineLock& lock, Block& block) {
+  if (!may_evict(lock, block)) return false;
+  if (!block.alive()) {
+    erase(lock, block);
+    return false;
+  }
+  policy_->withdraw(block);
+  block.state = BlockState::kLeaving;
+  ++in_transit_;
+  bool dropped = false;
+  try {
+    lock.unlock();
+    dropped = mover_.drop(block);
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns()) lock.lock();
+    finish_transition(lock, block, BlockState::kResident);
+    throw;
+  }
+  if (dropped) {
+    stats_.device.sub(block.size);
+    stats_.dropped.add(block.size);
+    ++stats_.drops;
+    block.has_copy = block.copy_valid = false;
+  }
+  finish_transition(lock, block, dropped ? BlockState::kDropped : BlockState::kResident);
+  return dropped;
+}
+
+bool Engine::rematerialise(EngineLock& lock, Block& block) {
+  if (block.state != BlockState::kDropped || paused_ > 0) return false;
+  bring_in_alone(lock, block, /*ahead=*/false);
+  return true;
+}
+
+Bytes Engine::rematerialise_all(EngineLock& lock) {
+  std::vector<std::pair<Block*, std::uint64_t>> dropped;
+  for (const auto& [block, owned] : blocks_) {
+    if (block->state == BlockState::kDropped) dropped.emplace_back(block, block->id);
+  }
+  for (const auto& [block, id] : dropped) {
+    const auto found = blocks_.find(block);
+    if (found == blocks_.end() || block->id != id || block->state != BlockState::kDropped) continue;
+    try {
+      bring_in_alone(lock, *block, /*ahead=*/false);
+    } catch (const std::exception&) {
+      // It stays as it is; the others may do better.
+    }
+  }
+  return stats_.dropped.current;
+}
+
+bool Engine::relocate(EngineLock& lock, Block& block) {
+  const auto move = [&] { return mover_.relocate(block); };
+  return move_beside(lock, block, move, [&] { ++stats_.relocations; });
+}
+
+}  // namespace lms

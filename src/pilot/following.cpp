@@ -1,0 +1,144 @@
+// What a plan has before an operator, carried out.
+
+#include <algorithm>
+
+#include "pilot/pilot.h"
+
+namespace lms {
+
+void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
+  const Plan& plan = script_->plan;
+  for (std::size_t i = script_->starts[moment]; i < script_->starts[moment + 1]; ++i) {
+    const Directive& directive = plan.directives[i];
+    const Walk::Bound& who = walk_->bound(directive.block);
+    if (directive.action == Action::kStartIn && !script_->placement.arrivals.empty()) {
+      walk_->set_home(directive.block, script_->placement.arrivals[i]);
+    }
+    const auto known = blocks_.find(who.uid);
+    Block* const block = who.uid == 0 || known == blocks_.end() ? nullptr : known->second;
+    switch (directive.action) {
+      case Action::kStartOut:
+        if (block != nullptr) orders.push_back({Task::kClean, block, who.uid});
+        break;
+      case Action::kFinishOut:
+        if (block != nullptr) orders.push_back({Task::kEvict, block, who.uid});
+        break;
+      case Action::kStartIn:
+        if (block != nullptr) orders.push_back({Task::kFetch, block, who.uid});
+        break;
+      case Action::kDrop:
+      case Action::kRematerialise: {
+        const bool drops = directive.action == Action::kDrop;
+        const BlockUid uid = block != nullptr ? who.uid : walk_->ghost(directive.block);
+        if (uid == 0) break;
+        if (!drops) walk_->set_home(directive.block, kNoAddress);
+        orders.push_back({drops ? Task::kDrop : Task::kRemake, block, uid});
+        if (!drops && !script_->placement.remakes.empty()) {
+          orders.back().addresses = &script_->placement.remakes[i];
+        }
+        break;
+      }
+      case Action::kKeep:
+        break;
+    }
+  }
+}
+
+/// What the step that has ended has left elsewhere.
+void Pilot::collect_moves(std::vector<Order>& orders) {
+  const auto& at_start = script_->placement.at_start;
+  for (const TraceBlockId id : script_->placement.moved) {
+    const auto found =
+        std::ranges::lower_bound(at_start, id, {}, &std::pair<TraceBlockId, Bytes>::first);
+    walk_->set_home(id, found->second);
+    const Walk::Bound& who = walk_->bound(id);
+    const auto known = blocks_.find(who.uid);
+    if (known != blocks_.end()) orders.push_back({Task::kRelocate, known->second, who.uid});
+  }
+}
+
+void Pilot::carry_out(const std::vector<Order>& orders) {
+  const ShownStage shown(device_, PilotDevice::Stage::kOrders);
+  EngineLock lock = engine_.lock();
+  for (const Order& order : orders) {
+    if (order.block == nullptr) {
+      lock.unlock();
+      carry_out_on_ghost(order);
+      lock.lock();
+      continue;
+    }
+    // Everything may have changed while the lock was let go.
+    if (!engine_.knows(lock, order.block, order.uid)) continue;
+    try {
+      switch (order.task) {
+        case Task::kClean:
+          (void)engine_.clean(lock, *order.block);
+          break;
+        case Task::kEvict:
+          (void)engine_.evict(lock, *order.block);
+          break;
+        case Task::kFetch:
+          (void)engine_.fetch(lock, *order.block);
+          break;
+        case Task::kRelocate:
+          (void)engine_.relocate(lock, *order.block);
+          break;
+        case Task::kDrop:
+          // How it came about may not have been recorded: its memory is wanted all the same.
+          if (!engine_.drop(lock, *order.block) && engine_.knows(lock, order.block, order.uid)) {
+            (void)engine_.evict(lock, *order.block);
+          }
+          break;
+        case Task::kRemake:
+          remake(lock, order);
+          break;
+      }
+    } catch (const TierFull&) {
+      // Whoever needs the memory hears of it.
+    }
+  }
+}
+
+void Pilot::remake(EngineLock& lock, const Order& order) {
+  if (order.block->state == BlockState::kAbsent) {
+    (void)engine_.fetch(lock, *order.block);
+    return;
+  }
+  const auto note = [&](const std::vector<Bytes>* addresses) {
+    const Guard guard(mutex_);
+    if (addresses != nullptr) {
+      remaking_[order.uid] = addresses;
+    } else {
+      remaking_.erase(order.uid);
+    }
+  };
+  if (order.addresses != nullptr) note(order.addresses);
+  try {
+    (void)engine_.rematerialise(lock, *order.block);
+  } catch (const std::exception&) {
+    // Whoever needs it computes it, or says why that cannot be.
+  }
+  if (order.addresses != nullptr) note(nullptr);
+}
+
+void Pilot::carry_out_on_ghost(const Order& order) {
+  static const std::vector<Bytes> kAnywhere;
+  try {
+    if (order.task == Task::kDrop) {
+      device_.drop_ghost(order.uid);
+    } else {
+      device_.remake_ghost(order.uid, order.addresses != nullptr ? *order.addresses : kAnywhere);
+    }
+  } catch (const std::exception&) {
+    // Likewise.
+  }
+}
+
+std::vector<Bytes> Pilot::addresses_for(const Block& block) {
+  if (!awake()) return {};
+  const Guard guard(mutex_);
+  const auto found = remaking_.find(block.uid);
+  return found == remaking_.end() ? std::vector<Bytes>() : *found->second;
+}
+
+}  // namespace lms
