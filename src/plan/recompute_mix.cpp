@@ -5,9 +5,6 @@
 namespace lms {
 namespace {
 
-/// A bit less than a stretch of time is not long enough to stay over it.
-constexpr float kTooShort = 0.98F;
-
 /// Finds the gaps that directives lie in.
 class Gaps {
  public:

@@ -8,7 +8,9 @@
 
 namespace lms {
 
+/// For Drops::hold_ms. Of a stretch of time, the part that is just not long enough to stay over it.
 inline constexpr float kHoldForever = std::numeric_limits<float>::infinity();
+inline constexpr float kTooShort = 0.98F;
 
 /// Everything that is to be decided about a plan that recomputes and swaps, by gaps of the step's
 /// own model.

@@ -10,6 +10,8 @@
 #include <span>
 #include <tuple>
 
+#include "base/error.h"
+#include "plan/coarse.h"
 #include "plan/recompute_mix.h"
 #include "plan/recompute_trial.h"
 
@@ -42,9 +44,9 @@ class MixSearch {
         random_(options.seed),
         began_(Clock::now()) {}
 
-  PlannedStep run() {
+  Plan run() {
     choice_.check(trace_);
-    if (choice_.useful().empty()) return timed({});
+    if (choice_.useful().empty()) return {};
     find_candidates();
     group();
     Mix mix = first_mix();
@@ -64,17 +66,10 @@ class MixSearch {
       std::swap(mix, trial);
       cost = now;
     }
-    return timed(best_plan_);
+    return best_plan_;
   }
 
  private:
-  PlannedStep timed(Plan plan) {
-    PlannedStep result;
-    result.predicted = time_plan(trace_, plan, link_);
-    result.plan = std::move(plan);
-    return result;
-  }
-
   double attempt(Mix& mix, double randomness, bool thin) {
     const double ms = trial_.run(mix, random_, randomness, thin);
     const double cost = ms + kRecomputing * trial_.recomputed_ms();
@@ -255,7 +250,23 @@ class MixSearch {
 
 PlannedStep make_mixed_plan(const Trace& trace, Bytes budget, const LinkModel& link,
                             const SearchOptions& options) {
-  return MixSearch(trace, budget, link, options).run();
+  const Coarse coarse(trace);
+  SearchOptions inner = options;
+  Plan start;
+  if (options.start != nullptr) {
+    start = coarse.coarsen(*options.start);
+    inner.start = &start;
+  }
+  PlannedStep result;
+  try {
+    result.plan = coarse.refine(MixSearch(coarse.trace, budget, link, inner).run());
+  } catch (const OutOfMemory&) {
+    // Thrown once more, with the step's own operator.
+    Choice(StepModel(trace), budget).check(trace);
+    result.plan = MixSearch(trace, budget, link, options).run();
+  }
+  result.predicted = time_plan(trace, result.plan, link);
+  return result;
 }
 
 }  // namespace lms

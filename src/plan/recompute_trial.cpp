@@ -11,8 +11,6 @@ constexpr double kDearest = 2;
 /// What is computed again needs memory itself, for which more may have to be dropped, and so on: so
 /// often at most, then the rest is swapped.
 constexpr int kMostPasses = 8;
-/// A bit less than a stretch of time is not long enough to stay over it.
-constexpr float kTooShort = 0.98F;
 
 int fullest(const StepModel& model) {
   int worst = 0;
