@@ -35,7 +35,6 @@ class MixSearch {
  public:
   MixSearch(const Trace& trace, Bytes budget, const LinkModel& link, const SearchOptions& options)
       : trace_(trace),
-        link_(link),
         options_(options),
         model_(trace),
         recipes_(trace),
@@ -75,7 +74,6 @@ class MixSearch {
     const double cost = ms + kRecomputing * trial_.recomputed_ms();
     if (cost < best_) {
       best_ = cost;
-      best_mix_ = mix;
       best_plan_ = trial_.plan();
     }
     return cost;
@@ -117,7 +115,8 @@ class MixSearch {
     for (std::size_t at = 0; at < trace_.operators.size(); ++at) {
       for (const TraceBlockId id : trace_.operators[at].allocs) makers[id] = at;
     }
-    std::map<std::tuple<std::string, std::string, std::string, bool>, std::vector<int>> groups;
+    std::map<std::tuple<std::string, std::string, std::string, Bytes, bool>, std::vector<int>>
+        groups;
     const auto name = [&](int op) {
       const int at = op % model_.operators - 1;
       return at < 0 || at >= static_cast<int>(trace_.operators.size())
@@ -126,14 +125,21 @@ class MixSearch {
     };
     for (const int g : choice_.useful()) {
       groups[{name(static_cast<int>(makers[gap(g).block]) + 1),
-              name(gap(g).begin + model_.operators - 1), name(gap(g).end), trial_.can_drop(g)}]
+              name(gap(g).begin + model_.operators - 1), name(gap(g).end), gap(g).bytes,
+              trial_.can_drop(g)}]
           .push_back(g);
     }
     for (auto& [key, gaps] : groups) {
       std::ranges::stable_sort(gaps, {}, [&](int g) { return gap(g).begin; });
-      if (std::get<3>(key)) drop_groups_.push_back(gaps);
+      if (std::get<4>(key)) drop_groups_.push_back(gaps);
       groups_.push_back(std::move(gaps));
     }
+    std::map<std::pair<std::string, Bytes>, std::vector<int>> ghosts;
+    for (const TraceBlockId id : trial_.ghosts()) {
+      ghosts[{name(static_cast<int>(makers[id]) + 1), trace_.blocks[id].bytes}].push_back(
+          static_cast<int>(id));
+    }
+    for (auto& [key, blocks] : ghosts) ghost_groups_.push_back(std::move(blocks));
   }
 
   /// From nothing, at several prices of the lanes.
@@ -209,6 +215,12 @@ class MixSearch {
       for (const int g : stretch(drop_groups_)) set_dropped(mix, g, dropped);
     } else if (kind == 11 && !candidates_.empty()) {
       const float hold = any_hold();
+      if (!ghost_groups_.empty() && any(3) == 0) {
+        for (const int id : stretch(ghost_groups_)) {
+          mix.drops.ghost_hold_ms[static_cast<std::size_t>(id)] = hold;
+        }
+        return;
+      }
       for (const int g : stretch(drop_groups_)) {
         mix.drops.hold_ms[static_cast<std::size_t>(g)] = hold;
       }
@@ -230,7 +242,6 @@ class MixSearch {
   }
 
   const Trace& trace_;
-  const LinkModel& link_;
   const SearchOptions& options_;
   const StepModel model_;
   const Recipes recipes_;
@@ -241,8 +252,8 @@ class MixSearch {
   std::vector<int> candidates_;  ///< gaps worth dropping
   std::vector<std::vector<int>> groups_;
   std::vector<std::vector<int>> drop_groups_;
+  std::vector<std::vector<int>> ghost_groups_;  ///< of blocks
   double best_ = std::numeric_limits<double>::infinity();
-  Mix best_mix_;
   Plan best_plan_;
 };
 

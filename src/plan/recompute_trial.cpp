@@ -38,6 +38,8 @@ Trial::Trial(const Trace& trace, const StepModel& model, const Recipes& recipes,
     const auto bytes = static_cast<double>(model.gaps[static_cast<std::size_t>(g)].bytes);
     if (ms <= kDearest * copying * bytes) again_ms_[static_cast<std::size_t>(g)] = ms;
   }
+  std::ranges::sort(ghosts_);
+  ghosts_.erase(std::unique(ghosts_.begin(), ghosts_.end()), ghosts_.end());
 }
 
 /// What computing the block again takes, with inputs that are dead by then.
@@ -60,6 +62,7 @@ double Trial::price(const Trace& trace, int gap) {
     }
   }
   for (const TraceBlockId ghost : ghosts) seen_[ghost] = 0;
+  ghosts_.insert(ghosts_.end(), ghosts.begin(), ghosts.end());
   return ms;
 }
 
@@ -106,7 +109,8 @@ bool Trial::drop_more(Mix& mix) {
     }
     const Gap& gap = model_->gaps[static_cast<std::size_t>(g)];
     const auto begin = [&](int op) {
-      return own_model_.begins[static_cast<std::size_t>(unrolled_.moment(op - 1) + 1)];
+      const auto moment = static_cast<std::size_t>(unrolled_.moment(op - 1));
+      return own_model_.begins[moment + 1];
     };
     const auto stay = static_cast<float>(begin(gap.end) - begin(gap.begin - 1));
     mix.drops.hold_ms[own] = std::min(mix.drops.hold_ms[own], kTooShort * stay);

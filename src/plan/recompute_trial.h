@@ -23,6 +23,9 @@ class Trial {
     return again_ms_[static_cast<std::size_t>(gap)] < kNever;
   }
 
+  /// Blocks that somebody who may be dropped needs after their death, ascending.
+  [[nodiscard]] const std::vector<TraceBlockId>& ghosts() const { return ghosts_; }
+
   /// The time of the step, which must be possible without drops. What must be dropped or swapped
   /// beside what the mix says is added to it; if `thin`, what need not be is taken from it.
   double run(Mix& mix, std::mt19937_64& random, double randomness, bool thin);
@@ -53,6 +56,7 @@ class Trial {
   Unrolled unrolled_;
   std::vector<double> again_ms_;  ///< by own gap: of computing its block again, or kNever
   std::vector<char> seen_;        ///< by own block
+  std::vector<TraceBlockId> ghosts_;
   std::optional<StepModel> model_;
   std::optional<Choice> choice_;
   std::optional<Decoder> decoder_;

@@ -200,14 +200,21 @@ void Unrolled::finish() {
 int Unrolled::own_gap(TraceBlockId block, int at) const {
   const TraceBlockId own = origins_[block];
   if (stays_[own].dead && !out_.blocks[block].movable && trace_.blocks[own].movable) return -1;
-  int latest = model_index(0);
-  if (at >= 0) latest = model_index(moment(at)) + (computes_again(at) == kNone ? 1 : 0);
+  const bool own_use = at >= 0 && computes_again(at) == kNone;
+  // The operator of the step's model at whose beginning the block is in the gap.
+  const int op = model_index(at >= 0 ? moment(at) : 0) + (own_use ? 1 : 0);
   const auto& gaps = block_gaps_[own];
-  if (gaps.empty()) return -1;
-  const auto begin = [&](int g) { return model_.gaps[static_cast<std::size_t>(g)].begin; };
-  const auto next = std::ranges::upper_bound(gaps, latest, {}, begin);
-  // Before the first gap lies what is left of the one over the step's end.
-  return next == gaps.begin() ? gaps.back() : *std::prev(next);
+  const auto gap = [&](int g) -> const Gap& { return model_.gaps[static_cast<std::size_t>(g)]; };
+  const auto next = std::ranges::upper_bound(gaps, op, {}, [&](int g) { return gap(g).begin; });
+  if (next != gaps.begin()) {
+    const Gap& found = gap(*std::prev(next));
+    if (own_use ? found.begin == op : op <= found.end) return *std::prev(next);
+  }
+  // Before the first use lies what is left of the gap over the step's end.
+  if (!gaps.empty() && op + model_.operators <= gap(gaps.back()).end) return gaps.back();
+  // Where the step uses the block in one operator after the other, but computes something again
+  // between them.
+  return -1;
 }
 
 Plan Unrolled::fold(const Plan& plan) const {

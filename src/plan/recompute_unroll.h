@@ -55,9 +55,8 @@ class Unrolled {
   /// is followed by.
   [[nodiscard]] int moment(int at) const { return items_[static_cast<std::size_t>(at)].moment; }
   /// The step's own gap that the trace's block lies in after the trace's operator `at` has used it;
-  /// -1 for a ghost.
+  /// -1 if there is none, and for a ghost.
   [[nodiscard]] int own_gap(TraceBlockId block, int at) const;
-  [[nodiscard]] TraceBlockId own_block(TraceBlockId block) const { return origins_[block]; }
   /// The own block that the trace's operator `at` computes again, or -1.
   [[nodiscard]] std::int64_t computes_again(int at) const {
     return items_[static_cast<std::size_t>(at)].again;
