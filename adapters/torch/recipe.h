@@ -60,6 +60,8 @@ struct TensorSpec {
   Source source = Source::kSelf;
   std::shared_ptr<Origin> origin;
   std::uint32_t version = 0;  ///< of the origin's bytes
+  /// Keeps a storage alive that would die unheard.
+  c10::intrusive_ptr<c10::StorageImpl> held;
   std::shared_ptr<SmallSource> small;
   caffe2::TypeMeta type;
   c10::DispatchKeySet keys;

@@ -96,7 +96,8 @@ bool Recipes::describe(const at::Tensor& tensor, c10::StorageImpl* self, TensorS
   {
     EngineLock lock = manager_.engine().lock();
     if (auto* block = static_cast<StorageBlock*>(manager_.find(lock, *storage))) {
-      if (block->kept || block->died || !manager_.announces_death(*block)) return false;
+      if (block->kept || block->died) return false;
+      if (!manager_.announces_death(*block)) spec.held = share(tensor.storage());
       spec.source = TensorSpec::Source::kOrigin;
       spec.origin = origin_of(*block, *storage);
       const Guard guard(mutex_);
@@ -241,7 +242,10 @@ void Recipes::save_statistics(Call& call, const c10::Stack& stack, std::size_t b
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) break;
     const at::Tensor& tensor = stack[i].toTensor();
     TensorSpec spec;
-    if (!describe(tensor, nullptr, spec) || spec.source != TensorSpec::Source::kSmall) break;
+    if (tensor.numel() == 0 || !describe(tensor, nullptr, spec) ||
+        spec.source != TensorSpec::Source::kSmall) {
+      break;  // without training there are none
+    }
     call.saved.push_back(std::move(spec));
   }
   if (call.saved.size() != 2 || !can_normalise(call, stack[base].toTensor())) call.saved.clear();

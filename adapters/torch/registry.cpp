@@ -195,6 +195,8 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["plan.refined"] = plan.refined;
   stats["plan.steps"] = plan.steps;
   stats["plan.divergences"] = plan.divergences;
+  stats["plan.refused"] = plan.refused;
+  stats["plan.failed"] = plan.failed;
   stats["plan.predicted_us"] = static_cast<std::int64_t>(plan.predicted_ms * 1e3);
   stats["plan.peak"] = plan.planned_peak;
   stats["plan.arena"] = plan.placed;

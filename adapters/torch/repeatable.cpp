@@ -22,9 +22,6 @@ const std::unordered_set<std::string_view>& same_again() {
       "slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d",
       "slow_conv_dilated3d", "mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot",
       "linear", "mkldnn_linear", "_addmm_activation",
-      // Attention, whose dropout is looked at in the arguments.
-      "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-      "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
       // Normalisation and reductions.
       "native_layer_norm", "native_group_norm", "_fused_rms_norm", "batch_norm_elemt",
       "batch_norm_stats", "_softmax", "_log_softmax", "softmax", "log_softmax", "sum", "mean",
@@ -48,6 +45,14 @@ const std::unordered_set<std::string_view>& same_again() {
   return names;
 }
 
+/// Random only in their dropout, which is looked at in the arguments.
+bool is_attention(std::string_view name) {
+  return name == "_scaled_dot_product_flash_attention" ||
+         name == "_scaled_dot_product_efficient_attention" ||
+         name == "_scaled_dot_product_cudnn_attention" ||
+         name == "_scaled_dot_product_flash_attention_for_cpu";
+}
+
 }  // namespace
 
 Rerun rerun_rule(const c10::OperatorHandle& op) {
@@ -58,6 +63,7 @@ Rerun rerun_rule(const c10::OperatorHandle& op) {
   const auto& overload = op.operator_name().overload_name;
   const auto& tags = op.getTags();
   const auto tagged = [&](at::Tag tag) { return std::ranges::find(tags, tag) != tags.end(); };
+  if (is_attention(name)) return Rerun::kSame;
   if (tagged(at::Tag::nondeterministic_seeded) || tagged(at::Tag::nondeterministic_bitwise) ||
       overload.find("out") != std::string::npos) {
     return Rerun::kNever;

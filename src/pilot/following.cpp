@@ -1,6 +1,7 @@
 // What a plan has before an operator, carried out.
 
 #include <algorithm>
+#include <string>
 
 #include "pilot/pilot.h"
 
@@ -84,10 +85,7 @@ void Pilot::carry_out(const std::vector<Order>& orders) {
           (void)engine_.relocate(lock, *order.block);
           break;
         case Task::kDrop:
-          // How it came about may not have been recorded: its memory is wanted all the same.
-          if (!engine_.drop(lock, *order.block) && engine_.knows(lock, order.block, order.uid)) {
-            (void)engine_.evict(lock, *order.block);
-          }
+          drop_or_evict(lock, order);
           break;
         case Task::kRemake:
           remake(lock, order);
@@ -97,6 +95,27 @@ void Pilot::carry_out(const std::vector<Order>& orders) {
       // Whoever needs the memory hears of it.
     }
   }
+}
+
+void Pilot::drop_or_evict(EngineLock& lock, const Order& order) {
+  if (engine_.drop(lock, *order.block)) return;
+  if (!engine_.knows(lock, order.block, order.uid) || !engine_.may_evict(lock, *order.block))
+    return;
+  // How it came about has not been recorded: its memory is wanted all the same.
+  {
+    const Guard guard(mutex_);
+    ++stats_.refused;
+  }
+  (void)engine_.evict(lock, *order.block);
+}
+
+void Pilot::note_failure(const std::exception& error) {
+  // Whoever needs the block computes it then, or says why that cannot be.
+  const Guard guard(mutex_);
+  if (stats_.failed++ > 0 || said_++ >= kMostLines) return;
+  std::string why = error.what();
+  device_.say("a tensor could not be computed again when it was planned: " +
+              why.substr(0, why.find('\n')));
 }
 
 void Pilot::remake(EngineLock& lock, const Order& order) {
@@ -115,8 +134,8 @@ void Pilot::remake(EngineLock& lock, const Order& order) {
   if (order.addresses != nullptr) note(order.addresses);
   try {
     (void)engine_.rematerialise(lock, *order.block);
-  } catch (const std::exception&) {
-    // Whoever needs it computes it, or says why that cannot be.
+  } catch (const std::exception& error) {
+    note_failure(error);
   }
   if (order.addresses != nullptr) note(nullptr);
 }
@@ -129,8 +148,8 @@ void Pilot::carry_out_on_ghost(const Order& order) {
     } else {
       device_.remake_ghost(order.uid, order.addresses != nullptr ? *order.addresses : kAnywhere);
     }
-  } catch (const std::exception&) {
-    // Likewise.
+  } catch (const std::exception& error) {
+    note_failure(error);
   }
 }
 

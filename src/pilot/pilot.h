@@ -155,6 +155,8 @@ class Pilot {
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
     std::int64_t steps = 0;        ///< steps carried out under a plan
     std::int64_t divergences = 0;  ///< steps that turned out to be others
+    std::int64_t refused = 0;      ///< drops of blocks that nobody knows how to compute
+    std::int64_t failed = 0;       ///< rematerialisations that failed
     double predicted_ms = 0;       ///< of the plan last followed
     Bytes planned_peak = 0;        ///< likewise
     Bytes placed = 0;              ///< likewise: bytes of arena that its placement takes
@@ -195,6 +197,8 @@ class Pilot {
   void carry_out(const std::vector<Order>& orders);
   void remake(EngineLock& lock, const Order& order);
   void carry_out_on_ghost(const Order& order);
+  void drop_or_evict(EngineLock& lock, const Order& order);
+  void note_failure(const std::exception& error);
   bool walking() const { return mode_ != Mode::kLearning; }
   /// The stream is not what walk_ expected: another script that fits, or learning anew.
   void differs();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/makers.h"
+
 namespace lms {
 
 void Script::finish() {
@@ -19,19 +21,35 @@ void Script::find_recorded() {
   const Trace& trace = shape.trace;
   recorded.assign(size(), false);
   ghosts.assign(trace.blocks.size(), false);
-  std::vector<std::vector<std::size_t>> makers(trace.blocks.size());
-  std::vector<bool> dead(trace.blocks.size(), false);
+  std::vector<std::size_t> death(trace.blocks.size(), size());
   for (std::size_t i = 0; i < size(); ++i) {
-    for (std::size_t d = starts[i]; d < starts[i + 1]; ++d) {
-      if (plan.directives[d].action != Action::kRematerialise) continue;
-      const TraceBlockId block = plan.directives[d].block;
-      for (const std::size_t maker : makers[block]) recorded[maker] = true;
-      if (dead[block]) ghosts[block] = true;
+    for (const TraceBlockId block : trace.operators[i].frees) death[block] = i;
+  }
+  const Makers makers(trace);
+  std::vector<TraceBlockId> wanted;
+  for (const Directive& directive : plan.directives) {
+    const TraceBlockId block = directive.block;
+    if (directive.action == Action::kRematerialise && death[block] < directive.before) {
+      ghosts[block] = true;
     }
-    const TraceOperator& op = trace.operators[i];
-    for (const TraceBlockId block : op.allocs) makers[block].push_back(i);
-    for (const TraceBlockId block : op.writes) makers[block].push_back(i);
-    for (const TraceBlockId block : op.frees) dead[block] = true;
+    // Also what is dropped and never needed: somebody might need it after all.
+    if (directive.action == Action::kDrop) wanted.push_back(block);
+  }
+  std::vector<bool> seen(trace.blocks.size(), false);
+  while (!wanted.empty()) {
+    const TraceBlockId block = wanted.back();
+    wanted.pop_back();
+    if (seen[block]) continue;
+    seen[block] = true;
+    for (const std::size_t maker : makers.at(block, size())) {
+      recorded[maker] = true;
+      for (const TraceBlockId input : trace.operators[maker].reads) {
+        // It may be gone when the block is computed again.
+        if (trace.blocks[input].born_in_step && death[input] < death[block]) {
+          wanted.push_back(input);
+        }
+      }
+    }
   }
 }
 
