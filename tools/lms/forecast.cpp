@@ -69,15 +69,16 @@ Trace half_batch(const Trace& trace) {
 /// As on NVIDIA's GPUs.
 constexpr Bytes kPage = 2 * kMiB;
 
-Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds) {
+Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds,
+                  bool recompute) {
   Forecast answer{.limit = limit,
                   .in_memory_peak = peak_in_memory(trace),
                   .in_memory_ms = ms_in_memory(trace),
                   .least = least_limit(trace),
                   .budget = limit};
   try {
-    PlacedPlan made =
-        make_placed_plan(trace, {.room = limit, .page = kPage}, link, {.seconds = seconds});
+    PlacedPlan made = make_placed_plan(trace, {.room = limit, .page = kPage}, link,
+                                       {.seconds = seconds, .recompute = recompute});
     answer.budget = made.budget;
     answer.planned = std::move(made.step);
     answer.placement = std::move(made.placement);

@@ -47,8 +47,10 @@ struct Forecast {
 };
 
 /// Plans the step and places its blocks; a plan whose addresses do not fit under the limit is made
-/// again for less. `seconds` are spent on each plan at most.
-Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds);
+/// again for less. `seconds` are spent on each plan at most. With `recompute`, blocks may be
+/// dropped and computed again.
+Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds,
+                  bool recompute = true);
 
 /// The bound, or why there is none.
 struct BoundAnswer {
