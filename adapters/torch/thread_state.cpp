@@ -46,20 +46,20 @@ void Pins::add(std::span<const StorageUse> storages, const std::optional<c10::St
 void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
                   const std::optional<c10::Stream>& stream) {
   c10::SmallVector<Use, 16> uses;
+  c10::SmallVector<c10::StorageImpl*, 4> written;
   EngineLock lock = manager.engine().lock();
   for (const StorageUse& use : storages) {
     if (use.storage->device() != manager.device()) continue;
     Block* block = manager.find_or_track(lock, *use.storage);
-    if (block != nullptr && !holds(block, use.writes)) uses.push_back({block, use.writes});
+    const bool held = block != nullptr && holds(block, use.writes);
+    if (block != nullptr && !held) uses.push_back({block, use.writes});
+    // Once an operator: its parts write what it writes.
+    if (use.writes && !held && manager.recipes().any()) written.push_back(use.storage);
   }
+  // A replay is not the step's, and writes nothing that recipes know.
   const bool replays = thread_state().replay != nullptr;
   const auto note_writes = [&] {
-    if (replays || !manager.recipes().any()) return;
-    c10::SmallVector<c10::StorageImpl*, 4> written;
-    for (const StorageUse& use : storages) {
-      if (use.writes && use.storage->device() == manager.device()) written.push_back(use.storage);
-    }
-    if (written.empty()) return;
+    if (written.empty() || replays) return;
     if (lock.owns()) lock.unlock();
     manager.recipes().before_write(written);
     lock.lock();
@@ -90,7 +90,6 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
   for (const Use& use : uses) held_.push_back({&manager, use});
   note_writes();
   manager.note_use(lock, uses, stream);
-  // A replay is not the step's.
   if (!replays) manager.pilot().touch(lock, uses);
 }
 
