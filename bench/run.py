@@ -34,6 +34,7 @@ STEP_NAMES = (
     "resnet50_bf16_256x224",
     "resnet50_tf32_4x2000",
     "deeplabv3_r101_bf16_16x513",
+    "deeplabv3_r101_bf16_16x513_deterministic",
     "googlenet_bf16_15x1120",
     "unet3d_bf16_192",
     "llama1b_adamw_bf16_4x2048",

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.models.deeplabv3 import DeepLabV3, deeplabv3_resnet101
+from bench.models.deeplabv3 import DeepLabV3, Resize, deeplabv3_resnet101
 from bench.models.googlenet import GoogLeNet
 from bench.models.llama import Llama, LlamaShape, next_token_loss
+from bench.models.resize import bilinear, bilinear_by_products
 from bench.models.resnet import ResNet, resnet50
 from bench.models.smallnet import SmallNet
 from bench.models.unet3d import UNet3d, dice_loss
@@ -158,11 +159,11 @@ def _googlenet(options: StepOptions) -> TrainStep:
     return _classifier(GoogLeNet(), options, 15, 1120, torch.bfloat16)
 
 
-def _deeplabv3(options: StepOptions) -> TrainStep:
+def _deeplabv3(options: StepOptions, resize: Resize = bilinear) -> TrainStep:
     if options.tiny:
-        model, batch, side = DeepLabV3((1, 1, 1, 1), 21, 8, 16), 2, 65
+        model, batch, side = DeepLabV3((1, 1, 1, 1), 21, 8, 16, resize), 2, 65
     else:
-        model, batch, side = deeplabv3_resnet101(), 16, 513
+        model, batch, side = deeplabv3_resnet101(resize=resize), 16, 513
     model = model.to(memory_format=torch.channels_last)
     return TrainStep(
         model=model,
@@ -172,6 +173,19 @@ def _deeplabv3(options: StepOptions) -> TrainStep:
         loss=functional.cross_entropy,
         autocast=torch.bfloat16,
     )
+
+
+def _pixel_rows_loss(scores: Tensor, target: Tensor) -> Tensor:
+    """Mean cross-entropy of N x C x H x W scores. PyTorch's kernel for images adds up in the order
+    in which its threads come, on a GPU; that for rows does not."""
+    return functional.cross_entropy(scores.permute(0, 2, 3, 1).flatten(0, 2), target.flatten())
+
+
+def _deeplabv3_deterministic(options: StepOptions) -> TrainStep:
+    """The same step from operators whose kernels repeat bit by bit on a GPU."""
+    step = _deeplabv3(options, bilinear_by_products)
+    step.loss = _pixel_rows_loss
+    return step
 
 
 def _unet3d(options: StepOptions) -> TrainStep:
@@ -258,6 +272,7 @@ STEPS: dict[str, Callable[[StepOptions], TrainStep]] = {
     "resnet50_bf16_256x224": _resnet50_bf16,
     "resnet50_tf32_4x2000": _resnet50_tf32,
     "deeplabv3_r101_bf16_16x513": _deeplabv3,
+    "deeplabv3_r101_bf16_16x513_deterministic": _deeplabv3_deterministic,
     "googlenet_bf16_15x1120": _googlenet,
     "unet3d_bf16_192": _unet3d,
     "llama1b_adamw_bf16_4x2048": _llama,

@@ -5,14 +5,16 @@ Without dropout the step draws no random numbers, so that it can be compared fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from bench.models.blocks import init_convolutions
+from bench.models.resize import bilinear
 from bench.models.resnet import ResNetTrunk
+
+Resize = Callable[[Tensor, tuple[int, int]], Tensor]
 
 
 class ConvBnRelu(nn.Sequential):
@@ -30,8 +32,9 @@ class ConvBnRelu(nn.Sequential):
 class Aspp(nn.Module):
     """Atrous spatial pyramid pooling: 1x1, three dilated 3x3 and an image-pool branch."""
 
-    def __init__(self, inputs: int, outputs: int, rates: Sequence[int]) -> None:
+    def __init__(self, inputs: int, outputs: int, rates: Sequence[int], resize: Resize) -> None:
         super().__init__()
+        self.resize = resize
         self.branches = nn.ModuleList([ConvBnRelu(inputs, outputs, 1)])
         self.branches.extend(ConvBnRelu(inputs, outputs, 3, rate) for rate in rates)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), *ConvBnRelu(inputs, outputs, 1))
@@ -39,9 +42,7 @@ class Aspp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = [branch(x) for branch in self.branches]
-        pooled = functional.interpolate(
-            self.pool(x), size=x.shape[-2:], mode="bilinear", align_corners=False
-        )
+        pooled = self.resize(self.pool(x), x.shape[-2:])
         return self.project(torch.cat([*parts, pooled], dim=1))
 
 
@@ -54,10 +55,12 @@ class DeepLabV3(nn.Module):
         classes: int = 21,
         width: int = 64,
         head: int = 256,
+        resize: Resize = bilinear,
     ) -> None:
         super().__init__()
+        self.resize = resize
         self.backbone = ResNetTrunk(depths, width, dilate=(False, True, True))
-        self.aspp = Aspp(self.backbone.channels, head, rates=(12, 24, 36))
+        self.aspp = Aspp(self.backbone.channels, head, rates=(12, 24, 36), resize=resize)
         self.head = ConvBnRelu(head, head, 3)
         self.classifier = nn.Conv2d(head, classes, 1)
         init_convolutions(self)
@@ -74,9 +77,9 @@ class DeepLabV3(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[-2:]
         x = self.classifier(self.head(self.aspp(self.backbone.features(x))))
-        return functional.interpolate(x, size=size, mode="bilinear", align_corners=False)
+        return self.resize(x, size)
 
 
-def deeplabv3_resnet101(classes: int = 21) -> DeepLabV3:
+def deeplabv3_resnet101(classes: int = 21, resize: Resize = bilinear) -> DeepLabV3:
     """58,630,997 parameters at 21 classes (no auxiliary head)."""
-    return DeepLabV3((3, 4, 23, 3), classes)
+    return DeepLabV3((3, 4, 23, 3), classes, resize=resize)

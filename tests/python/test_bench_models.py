@@ -11,11 +11,13 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bench import weights  # noqa: E402
 from bench.memory import LiveBytes  # noqa: E402
 from bench.models.blocks import parameter_count  # noqa: E402
 from bench.models.deeplabv3 import deeplabv3_resnet101  # noqa: E402
 from bench.models.googlenet import GoogLeNet  # noqa: E402
 from bench.models.llama import Llama, LlamaShape, rotate  # noqa: E402
+from bench.models.resize import bilinear, bilinear_by_products  # noqa: E402
 from bench.models.resnet import resnet50  # noqa: E402
 from bench.models.unet3d import UNet3d, dice_loss  # noqa: E402
 from bench.steps import STEPS, StepOptions, build  # noqa: E402
@@ -102,6 +104,51 @@ def test_updating_in_the_backward_pass_gives_the_bits_of_the_plain_step(optimize
     assert all(map(torch.equal, in_backward.model.parameters(), plain.model.parameters()))
     in_backward.loss(in_backward.model(in_backward.inputs), in_backward.target).backward()
     assert all(weight.grad is None for weight in in_backward.model.parameters())
+
+
+@pytest.mark.parametrize("size", [(1, 1), (9, 5)])
+def test_resizing_by_products_is_bilinear_and_so_is_its_gradient(size):
+    x = torch.randn(2, 3, *size, requires_grad=True)
+    towards = torch.randn(2, 3, 65, 33)
+    results = []
+    for resize in (bilinear, bilinear_by_products):
+        out = resize(x, (65, 33))
+        (gradient,) = torch.autograd.grad((out * towards).sum(), x)
+        results.append((out, gradient))
+    (out, gradient), (other_out, other_gradient) = results
+    assert torch.allclose(other_out, out, atol=1e-5)
+    assert torch.allclose(other_gradient, gradient, rtol=1e-5, atol=1e-3)
+
+
+def test_the_deterministic_variant_computes_the_same_but_for_rounding():
+    name = "deeplabv3_r101_bf16_16x513"
+    losses = []
+    for step in (build(name, TINY, CPU), build(f"{name}_deterministic", TINY, CPU)):
+        losses.append(step.loss(step.model(step.inputs), step.target).item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_a_fingerprint_tells_every_bit_and_nothing_else(monkeypatch):
+    def make() -> torch.nn.Module:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5))
+        return model.to(torch.bfloat16)
+
+    monkeypatch.setattr(weights, "_CHUNK", 32)  # the weight has 135 elements
+    model = make()
+    known = {weights.fingerprint(model)}
+    assert weights.fingerprint(make().to(memory_format=torch.channels_last)) in known
+    with torch.no_grad():
+        bits = model[0].weight.view(torch.int16)
+        bits[4, 2, 2, 2] ^= 1
+        known.add(weights.fingerprint(model))
+        bits[0, 0, 0, 0], bits[1, 0, 0, 0] = bits[1, 0, 0, 0].item(), bits[0, 0, 0, 0].item()
+        known.add(weights.fingerprint(model))
+        model[1].num_batches_tracked += 1
+        known.add(weights.fingerprint(model))
+        model[1].bias[0] = -0.0
+        known.add(weights.fingerprint(model))
+    assert len(known) == 5
 
 
 def test_dice_loss_is_zero_for_a_perfect_answer_and_one_for_none():
