@@ -9,56 +9,22 @@ from __future__ import annotations
 import statistics
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from bench import memory, recording
-from bench.ballast import Ballast
-from bench.records import Record, compare_losses
-from bench.steps import StepOptions, TrainStep, build
+from bench import memory, planned, recording
+from bench.records import Record, compare
+from bench.setting import Setting, engine_peaks, measured, traffic
+from bench.steps import TrainStep
 from bench.steps import package as _lms
 from bench.timing import Timed, run_steps, step_count
+from bench.weights import fingerprint
 
 PAIRS = 6
 PAIR_STEPS = 6
-# lms-swap: planned steps to wait for, timed ones, and when to wait no longer.
-PLANNED_STEPS = 8
-TIMED_STEPS = 6
-MOST_STEPS = 40
-MOST_SECONDS = 30.0
-
-
-@dataclass
-class Setting:
-    """What a method needs to know."""
-
-    step: str
-    options: StepOptions
-    device: torch.device
-    limit_bytes: int | None = None
-    # How much the caching allocator may reserve, over the limit; None: not enforced.
-    headroom: float | None = 1.0
-    min_block: str | None = None
-    # For lms-swap: the steps under a plan before the timed ones.
-    warmup: int | None = None
-    steps: int | None = None
-    # Most time that a search for a plan may take.
-    plan_seconds: float = 5.0
-    # Where lms-swap leaves the trace of the step.
-    trace: Path | None = None
-    # What makes the device keep to the limit.
-    ballast: Ballast | None = None
-    # The plain run's record, if there is one.
-    reference: Record | None = None
-
-    def build(self) -> TrainStep:
-        """A fresh step."""
-        return build(self.step, self.options, self.device)
 
 
 def _warm_up(setting: Setting, step: TrainStep, count: int) -> tuple[Timed, int]:
@@ -67,18 +33,6 @@ def _warm_up(setting: Setting, step: TrainStep, count: int) -> tuple[Timed, int]
     count = setting.warmup or (loop.warmup if loop else count)
     warm = run_steps(step, count, setting.device, sample)
     return warm, setting.steps or (loop.steps if loop else step_count(warm.ms[-1]))
-
-
-def _typical_ms(step: TrainStep, timed: Timed) -> float:
-    return timed.mean_ms if step.loop else timed.median_ms
-
-
-def _measured(step: TrainStep, timed: Timed, warm: Timed) -> Record:
-    return {
-        "step_ms": _typical_ms(step, timed),
-        "step_ms_all": timed.ms,
-        "losses": warm.losses + timed.losses,
-    }
 
 
 def _peaks(step: TrainStep, device: torch.device) -> Record:
@@ -93,26 +47,34 @@ def _peaks(step: TrainStep, device: torch.device) -> Record:
 
 
 def plain(setting: Setting) -> Record:
-    """In memory; and once more, to see whether the losses repeat."""
+    """In memory; and once more, to see whether losses and weights repeat."""
     device = setting.device
     step = setting.build()
     warm, count = _warm_up(setting, step, 4)
     timed = run_steps(step, count, device)
-    fields = _measured(step, timed, warm) | _peaks(step, device)
+    fields = measured(step, timed, warm)
+    first, weights = fields["losses"], fingerprint(step.model)
+    fields |= _peaks(step, device)
     in_memory_ms = fields["step_ms"]
     del step
     memory.release(device)
-    again = run_steps(setting.build(), len(fields["losses"]), device)
-    repeats = again.losses == fields["losses"]
+    step = setting.build()
+    fingerprints: list[str] = []
+    count = max(len(first), setting.compared or 0)
+    again = run_steps(step, count, device, lambda: fingerprints.append(fingerprint(step.model)))
+    repeats = again.losses[: len(first)] == first and fingerprints[len(first) - 1] == weights
     fields |= {
         "ratio": 1.0,
         "in_memory_ms": in_memory_ms,
         "bytes_out": 0,
         "bytes_in": 0,
         "bytes_recomputed": 0,
+        "losses": again.losses if repeats else first,
+        "weights": dict(enumerate(fingerprints, 1)),
         "plain_deterministic": repeats,
-        "losses_compared": len(again.losses),
+        "losses_compared": len(first),
         "bit_identical": True if repeats else None,
+        "weights_equal": True if repeats else None,
     }
     return fields
 
@@ -124,9 +86,7 @@ def checkpoint(setting: Setting) -> Record:
     warm, count = _warm_up(setting, step, 4)
     timed = run_steps(step, count, setting.device)
     return (
-        _measured(step, timed, warm)
-        | _peaks(step, setting.device)
-        | {"bytes_out": 0, "bytes_in": 0}
+        measured(step, timed, warm) | _peaks(step, setting.device) | {"bytes_out": 0, "bytes_in": 0}
     )
 
 
@@ -160,7 +120,7 @@ def offload(setting: Setting) -> Record:
     step.around_forward = lambda: save_on_cpu(pin_memory=True)
     timed = run_steps(step, count, setting.device)
     return (
-        _measured(step, timed, warm)
+        measured(step, timed, warm)
         | memory.read_peaks(setting.device)
         | moved
         | {"bytes_recomputed": 0}
@@ -178,22 +138,6 @@ def _disable(lms: ModuleType) -> None:
         lms.disable()
 
 
-def _traffic(before: Record, after: Record, steps: int) -> Record:
-    keys = ("bytes_out", "bytes_in", "bytes_recomputed")
-    return {key: round((after.get(key, 0) - before.get(key, 0)) / steps) for key in keys}
-
-
-def _engine_peaks(stats: Record, peaks: Record) -> Record:
-    """`peaks` with what the engine itself holds; it knows what PyTorch's statistics do not."""
-    out = dict(peaks)
-    if out["allocated_peak"] is None:
-        out["allocated_peak"] = stats["device.bytes.peak"]
-    # Pinned memory that the engine owns does not come from PyTorch's host allocator.
-    out["host_peak"] = stats.get("host.bytes.peak", 0) + (peaks["host_peak"] or 0)
-    out["file_peak"] = stats.get("file.bytes.peak", 0)
-    return out
-
-
 def lms_fits(setting: Setting) -> Record:
     """LMS on with a limit that does not bind: blocks of steps with it and without it alternate.
 
@@ -205,7 +149,7 @@ def lms_fits(setting: Setting) -> Record:
     steps = setting.steps or PAIR_STEPS
     every = run_steps(step, setting.warmup or 3, device)
     with_lms, without, ratios = Timed(), Timed(), []
-    traffic = {"bytes_out": 0, "bytes_in": 0, "bytes_recomputed": 0}
+    moved: Record = {}
     stats: Record = {}
 
     def plain_block() -> Timed:
@@ -224,8 +168,8 @@ def lms_fits(setting: Setting) -> Record:
         finally:
             _disable(lms)
         every.losses.extend(block.losses)
-        for key, value in _traffic(before, stats, steps).items():
-            traffic[key] = max(traffic[key], value)
+        for key, value in traffic(before, stats, steps).items():
+            moved[key] = max(moved.get(key, 0), value)
         every.losses.extend(run_steps(step, 1, device).losses)
         return block
 
@@ -251,8 +195,8 @@ def lms_fits(setting: Setting) -> Record:
             "ratio": 1.0,
             "stats": stats,
         }
-        | traffic
-        | _engine_peaks(stats, memory.read_peaks(device))
+        | moved
+        | engine_peaks(stats, memory.read_peaks(device))
     )
 
 
@@ -277,7 +221,7 @@ def _under_limit(
             fields = measure(lms, setting, setting.build())
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # which hold the step
-            if not isinstance(error, NoPlan):
+            if not hasattr(error, "fields"):
                 error.fields = {"stats": dict(lms.memory_stats())}
             raise
         finally:
@@ -309,9 +253,9 @@ def _reactive(lms: ModuleType, setting: Setting, step: TrainStep) -> Record:
     timed = run_steps(step, count, device, sample)
     stats = dict(lms.memory_stats())
     return (
-        _measured(step, timed, warm)
-        | _traffic(before, stats, len(timed.ms))
-        | _engine_peaks(stats, memory.read_peaks(device))
+        measured(step, timed, warm)
+        | traffic(before, stats, len(timed.ms))
+        | engine_peaks(stats, memory.read_peaks(device))
         | {"stats": stats}
     )
 
@@ -321,117 +265,24 @@ def lms_reactive(setting: Setting) -> Record:
     return _under_limit(setting, _reactive, plan="off")
 
 
-class NoPlan(RuntimeError):
-    """No plan came, or none was followed."""
-
-    def __init__(self, message: str, fields: Record) -> None:
-        super().__init__(message)
-        self.fields = fields
-
-
-class _Watch:
-    """To be called after each step: counts those carried out under a plan from end to end."""
-
-    def __init__(self, lms: ModuleType, ballast: Ballast | None) -> None:
-        self._lms, self._ballast = lms, ballast
-        self.stats: Record = dict(lms.memory_stats())
-        self.planned_steps = 0
-
-    def __call__(self) -> None:
-        before, self.stats = self.stats, dict(self._lms.memory_stats())
-        followed = self.stats["plan.steps"] > before["plan.steps"]
-        if followed and self.stats["plan.divergences"] == before["plan.divergences"]:
-            self.planned_steps += 1
-        if self._ballast is not None:
-            self._ballast.sample()
-
-
-def _until_planned(lms: ModuleType, setting: Setting, step: TrainStep) -> Timed:
-    """Steps until some were carried out under a plan that was made with the times of planned steps;
-    of a loop whose steps differ, its warm-up."""
-    loop = step.loop
-    wanted = setting.warmup or (loop.warmup if loop else PLANNED_STEPS)
-    warm, watch, first_plan = Timed(), _Watch(lms, setting.ballast), 0
-    while True:
-        warm.extend(run_steps(step, 1, setting.device, watch))
-        stats = watch.stats
-        if stats["plan.refined"] == 0:
-            first_plan = watch.planned_steps
-        if (len(warm.ms) if loop else watch.planned_steps - first_plan) >= wanted:
-            return warm
-        if not loop and (len(warm.ms) >= MOST_STEPS or sum(warm.ms) > MOST_SECONDS * 1e3):
-            raise NoPlan(
-                f"{watch.planned_steps} steps out of {len(warm.ms)} ({sum(warm.ms) / 1e3:.0f} s) "
-                f"were carried out under a plan, not {wanted}: {stats['plan.shapes']} kinds of "
-                f"step known, {stats['plan.planned']} planned, {stats['plan.divergences']} times "
-                "another step than planned",
-                {
-                    "planned": stats["plan.planned"] > 0,
-                    "warmup_ms": warm.ms,
-                    "losses": warm.losses,
-                    "stats": stats,
-                },
-            )
-        if stats["plan.shapes"] > 0:
-            lms.wait_for_plan(str(setting.device))
-
-
-def _promised(stats: Record) -> Record:
-    """What the plan last followed has promised; nulls if there is none."""
-    if not stats["plan.planned"]:
-        return {}
-    return {
-        "predicted_ms": stats["plan.predicted_us"] / 1e3,
-        "plan_peak": stats["plan.peak"],
-        "plan_arena": stats["plan.arena"],
-        "plan_arena_bound": stats["plan.arena_bound"],
-    }
-
-
-def _swap(lms: ModuleType, setting: Setting, step: TrainStep) -> Record:
-    device = setting.device
-    try:
-        warm = _until_planned(lms, setting, step)
-        reserved = memory.read_peaks(device)["reserved_peak"]
-        lms.reset_peak_memory_stats(str(device))
-        memory.reset_peaks(device)
-        count = setting.steps or (step.loop.steps if step.loop else TIMED_STEPS)
-        watch = _Watch(lms, setting.ballast)
-        before = watch.stats
-        timed = run_steps(step, count, device, watch)
-        stats = watch.stats
-    finally:
-        # Also of a step that failed: what was learnt may tell why.
-        if setting.trace is not None:
-            setting.trace.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                lms.save_trace(str(setting.trace), str(device))
-            except RuntimeError as error:
-                print(f"no trace: {error}", flush=True)
-
-    def grown(key: str) -> int:
-        return stats.get(key, 0) - before.get(key, 0)
-
-    return (
-        _measured(step, timed, warm)
-        | _traffic(before, stats, len(timed.ms))
-        | _engine_peaks(stats, memory.read_peaks(device))
-        | _promised(stats)
-        | {
-            "warmup_ms": warm.ms,
-            "planned": stats["plan.planned"] > 0,
-            "plan_steps": watch.planned_steps,
-            "divergences": grown("plan.divergences"),
-            "misplaced": grown("arena.misplaced"),
-            "reserved_peak_warmup": reserved,
-            "stats": stats,
-        }
+def _planned(setting: Setting, *, recompute: bool) -> Record:
+    return _under_limit(
+        setting,
+        planned.measure,
+        plan="on",
+        plan_seconds=setting.plan_seconds,
+        recompute=recompute,
     )
 
 
+def lms_recompute(setting: Setting) -> Record:
+    """LMS under a limit, copies and recomputation planned: timed once plans are followed."""
+    return _planned(setting, recompute=True)
+
+
 def lms_swap(setting: Setting) -> Record:
-    """LMS under a limit, its copies planned: timed once plans are followed."""
-    return _under_limit(setting, _swap, plan="on", plan_seconds=setting.plan_seconds)
+    """The same with copies alone."""
+    return _planned(setting, recompute=False)
 
 
 def _recording(lms: ModuleType, setting: Setting, step: TrainStep) -> Record:
@@ -442,7 +293,7 @@ def _recording(lms: ModuleType, setting: Setting, step: TrainStep) -> Record:
     fields = recording.measure(
         lms, step, setting.device, enable, rounds=setting.steps, plain_ms=plain_ms
     )
-    return fields | _engine_peaks(fields["stats"], memory.read_peaks(setting.device))
+    return fields | engine_peaks(fields["stats"], memory.read_peaks(setting.device))
 
 
 def lms_recording(setting: Setting) -> Record:
@@ -454,6 +305,7 @@ METHODS: dict[str, Callable[[Setting], Record]] = {
     "plain": plain,
     "lms-fits": lms_fits,
     "lms-reactive": lms_reactive,
+    "lms": lms_recompute,
     "lms-swap": lms_swap,
     "lms-recording": lms_recording,
     "save_on_cpu": offload,
@@ -461,7 +313,7 @@ METHODS: dict[str, Callable[[Setting], Record]] = {
 }
 
 # These change what the process may reserve, or need a device that nobody else has used.
-OWN_PROCESS = frozenset({"lms-reactive", "lms-swap", "lms-recording"})
+OWN_PROCESS = frozenset({"lms-reactive", "lms", "lms-swap", "lms-recording"})
 
 
 def run(method: str, setting: Setting) -> Record:
@@ -480,9 +332,11 @@ def run(method: str, setting: Setting) -> Record:
             fields["ratio"] = reference["allocated_peak"] / own
     compared: Record = {
         "losses": fields["losses"],
+        "weights": fields.get("weights"),
         "plain_deterministic": None,
         "losses_compared": None,
         "bit_identical": None,
+        "weights_equal": None,
     }
-    compare_losses(compared, reference)
+    compare(compared, reference)
     return fields | compared

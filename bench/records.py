@@ -30,11 +30,11 @@ FIELDS: dict[str, str] = {
     "ratio": "peak in memory over the limit (or, without a limit, over the method's own peak)",
     "limit_bytes": "the budget of device memory",
     "fraction_bytes": "the most the caching allocator could reserve, if that was enforced",
-    "allocated_peak": "most bytes allocated on the device (lms-swap: in the timed steps)",
+    "allocated_peak": "most bytes allocated on the device (planned: in the timed steps)",
     "allocated_of_limit": "allocated_peak / limit_bytes",
-    "reserved_peak": "most bytes the allocators held (lms-swap: in the timed steps)",
+    "reserved_peak": "most bytes the allocators held (planned: in the timed steps)",
     "reserved_of_limit": "reserved_peak / limit_bytes",
-    "reserved_peak_warmup": "lms-swap: the same before the timed steps",
+    "reserved_peak_warmup": "planned runs: the same before the timed steps",
     "ballast_bytes": "device memory taken by the harness, so that the limit cannot be passed",
     "ballast_slack_bytes": "what it left free beside the limit, for kernels' code and the driver",
     "device_used_before": "in use on the device, by the context, before the ballast and the model",
@@ -48,14 +48,17 @@ FIELDS: dict[str, str] = {
     "overhead": "step_ms / in_memory_ms - 1 (lms-fits: median over alternating pairs)",
     "over_reactive": "step_ms / step_ms of the reactive run at the same limit",
     "pair_ratios": "lms-fits: the ratio of each pair of blocks of steps",
-    "warmup_ms": "lms-swap: the steps before the timed ones, from the first on",
-    "planned": "lms-swap: whether a plan was made",
+    "warmup_ms": "planned runs: the steps before the timed ones, from the first on",
+    "planned": "planned runs: whether a plan was made",
     "plan_steps": "how many of the timed steps were carried out under a plan, from end to end",
     "divergences": "how often a step turned out to be another than planned, in the timed steps",
+    "refused": "blocks that a plan drops, and that nobody knows how to compute, in the timed steps",
+    "failed": "recomputations that failed, in the timed steps",
     "misplaced": "blocks that did not get their planned address, in the timed steps",
     "predicted_ms": "the step time that the plan promised",
     "predicted_overhead": "predicted_ms / in_memory_ms - 1",
-    "bound_overhead": "what no plan could beat",
+    "bound_overhead": "what no plan could beat that only copies",
+    "bound_recompute_overhead": "what no plan could beat that copies and recomputes",
     "plan_peak": "the peak of allocated bytes that the plan promised",
     "plan_arena": "bytes of arena that the plan's addresses take",
     "plan_arena_bound": "what no placement of that plan could beat",
@@ -64,14 +67,20 @@ FIELDS: dict[str, str] = {
     "bytes_out": "device to host, per step",
     "bytes_in": "host to device, per step",
     "bytes_recomputed": "made again instead of being copied, per step",
+    "drops": "blocks dropped, to be computed again, per step",
+    "remakes": "blocks computed again, per step",
     "link_out": "measured rate device to host",
     "link_in": "measured rate host to device",
     "link_floor_ms": "in_memory_ms + bytes_out / link_out + bytes_in / link_in",
     "over_floor": "step_ms / link_floor_ms",
     "losses": "of all steps from the first on, hexadecimal",
+    "weights": "fingerprints (`bench/weights.py`) by the number of steps done: of plain runs after "
+    "each, of planned ones after the last",
     "losses_compared": "how many of them were compared with the plain run's",
     "bit_identical": "whether those were equal; null if the plain run does not repeat itself",
-    "plain_deterministic": "whether two plain runs had equal losses",
+    "weights_equal": "whether its weights are the plain run's after as many steps; null likewise, "
+    "or if the plain run had fewer",
+    "plain_deterministic": "whether two plain runs had equal losses and weights",
     "stats": "the engine's own statistics at the end of the timed steps",
     "error": "why there is no result",
 }
@@ -105,8 +114,9 @@ def finish(record: Record) -> Record:
     return record
 
 
-def compare_losses(record: Record, reference: Record | None) -> None:
-    """Set `bit_identical` from the steps that `record` and the plain run `reference` share."""
+def compare(record: Record, reference: Record | None) -> None:
+    """Set `bit_identical` and `weights_equal` from the steps that `record` and the plain run
+    `reference` share."""
     if reference is None or not reference["losses"] or not record["losses"]:
         return
     record["plain_deterministic"] = reference["plain_deterministic"]
@@ -115,8 +125,17 @@ def compare_losses(record: Record, reference: Record | None) -> None:
     record["losses_compared"] = count
     # Infinities and NaNs compare equal whatever the weights are.
     finite = all(math.isfinite(float.fromhex(loss)) for loss in expected)
-    if reference["plain_deterministic"] and finite:
-        record["bit_identical"] = record["losses"][:count] == expected
+    if not (reference["plain_deterministic"] and finite):
+        return
+    record["bit_identical"] = record["losses"][:count] == expected
+    # JSON has no numbers for keys.
+    ours, theirs = (
+        {int(steps): text for steps, text in (each["weights"] or {}).items()}
+        for each in (record, reference)
+    )
+    shared = ours.keys() & theirs.keys()
+    if shared:
+        record["weights_equal"] = all(ours[steps] == theirs[steps] for steps in shared)
 
 
 def _git(*arguments: str) -> str:

@@ -1,28 +1,29 @@
 """Tables of results, as Markdown, and the bounds beside them.
 
     python bench/report.py [DIR]                  one row a record
-    python bench/report.py [DIR] --planned        one row a planned run, and what it is up against
+    python bench/report.py [DIR] --recompute      one row a run that recomputes, likewise
+    python bench/report.py [DIR] --planned        the same of planned runs that only copy
     python bench/report.py [DIR] --recording      what recording costs, one row a phase
-    python bench/report.py [DIR] --merge-bounds bounds.json
+    python bench/report.py [DIR] --merge-bounds bounds.json [--recompute]
 
-The last writes bounds into the records of runs under a limit: `{step: {ratio: overhead}}`, with
-ratios such as "1.25" or "2x", and overheads as fractions: 0.45 is 45 %.
+The last writes bounds into the records of runs under a limit, of runs that only copy or of those
+that recompute; `bench/bounds.py` says from which files.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import records
+from bench import bounds, records
 from bench.records import Record
+from bench.suites import DETERMINISTIC, WANTED
 
 METHOD_ORDER = (
     "plain",
@@ -42,6 +43,11 @@ def gib(count: Any) -> str:
         return "–"
     amount = count / 2**30
     return f"{amount:.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
+
+
+def gigabytes(count: Any) -> str:
+    """Bytes as GB, or a dash."""
+    return "–" if count is None else f"{count / 1e9:.2f}"
 
 
 def milliseconds(value: Any) -> str:
@@ -140,14 +146,19 @@ def _of_bound(record: Record) -> Any:
     return (1 + record["overhead"]) / (1 + record["bound_overhead"])
 
 
-def _beside(results: Sequence[Record], record: Record, method: str) -> Any:
-    """The overhead of another method at the same step, and limit if it has one."""
+def _other(results: Sequence[Record], record: Record, method: str) -> Record:
+    """The record of another method at the same step, and limit if it has one; else an empty one."""
     for other in results:
         alike = all(other[key] == record[key] for key in ("step", "machine"))
         if alike and other["method"] == method:
             if other["limit_bytes"] in (None, record["limit_bytes"]):
-                return other["overhead"]
-    return None
+                return other
+    return records.empty(record["step"], method)
+
+
+def _beside(results: Sequence[Record], record: Record, method: str) -> Any:
+    """Its overhead."""
+    return _other(results, record, method)["overhead"]
 
 
 _LOOPS = "loop_"
@@ -193,6 +204,72 @@ def planned(results: Sequence[Record]) -> str:
     return text + _remarks(swaps)
 
 
+def recompute(results: Sequence[Record]) -> str:
+    """Markdown of the runs that recompute: what is wanted, bound, predicted and measured overhead
+    side by side with copies alone at the same limit and with what users do today (overhead, and
+    peak of allocated GiB). A step that does not repeat its bits has those of its variant."""
+    runs = [r for r in sorted(results, key=_order) if r["method"] == "lms"]
+
+    def today(method: str) -> Callable[[Record], str]:
+        def show(record: Record) -> str:
+            other = _other(results, record, method)
+            if other["overhead"] is None:
+                return "–"
+            return f"{percent(other['overhead'])} in {gib(other['allocated_peak'])}"
+
+        return show
+
+    columns: list[tuple[str, Callable[[Record], str]]] = [
+        ("step", lambda r: r["step"]),
+        ("ratio", lambda r: times(r["ratio"])),
+        ("limit GiB", lambda r: gib(r["limit_bytes"])),
+        ("wanted", _wanted),
+        ("bound", lambda r: percent(r["bound_recompute_overhead"])),
+        ("predicted", lambda r: percent(r["predicted_overhead"])),
+        ("measured", lambda r: percent(r["overhead"])),
+        ("prediction off by", lambda r: percent(_misjudged(r))),
+        ("copies alone", lambda r: percent(_beside(results, r, "lms-swap"))),
+        ("checkpoint", today("checkpoint")),
+        ("save_on_cpu", today("save_on_cpu")),
+        ("bit-identical", lambda r: _bits_and_weights(results, r)),
+        ("reserved of limit", lambda r: share(r["reserved_of_limit"])),
+        ("recomputed GB", lambda r: gigabytes(r["bytes_recomputed"])),
+        ("out / in GB", lambda r: f"{gigabytes(r['bytes_out'])} / {gigabytes(r['bytes_in'])}"),
+    ]
+    variants = DETERMINISTIC.values()
+    body = [[show(r) for _, show in columns] for r in runs if r["step"] not in variants]
+    align = ["---"] + ["---:"] * (len(columns) - 1)
+    return _table([name for name, _ in columns], align, body) + _remarks(runs)
+
+
+def _wanted(record: Record) -> str:
+    for ratio, overhead in WANTED.get(record["step"], {}).items():
+        if bounds.is_ratio(record, ratio):
+            return "stated" if overhead is None else f"≤ {overhead * 100:.0f} %"
+    return "–"
+
+
+def _misjudged(record: Record) -> Any:
+    """How far the predicted step time is from the measured one."""
+    if not record["predicted_ms"] or not record["step_ms"]:
+        return None
+    return record["predicted_ms"] / record["step_ms"] - 1
+
+
+def _bits_and_weights(results: Sequence[Record], record: Record) -> str:
+    def say(of: Record) -> str:
+        if of["weights_equal"] is False:
+            return "NO (weights)"
+        losses = _same_bits(of)
+        return "losses" if losses == "yes" and of["weights_equal"] is None else losses
+
+    if record["plain_deterministic"] is False:
+        for other in results:
+            if other["step"] == DETERMINISTIC.get(record["step"]) and other["method"] == "lms":
+                return f"{say(other)} (variant, {times(other['ratio'])})"
+    return say(record)
+
+
 def recording(results: Sequence[Record]) -> str:
     """Markdown of what recording costs: one row a step and phase."""
     body = [
@@ -230,32 +307,6 @@ def _planned_share(record: Record) -> Any:
     return record["plan_steps"] / len(record["step_ms_all"])
 
 
-def merge_bounds(
-    directory: Path, bounds: Mapping[str, Mapping[str, float]]
-) -> tuple[int, list[str]]:
-    """Write bounds into the records in `directory` of runs under LMS with a limit, other than of
-    tiny steps. Returns how many records got one, and which bounds no planned run was found for."""
-    files = records.read_files(directory)
-    count, unused = 0, []
-    for step, of_ratio in bounds.items():
-        for text, overhead in of_ratio.items():
-            ratio, used = float(text.rstrip("x×")), False
-            for file, record in files.items():
-                if record["step"] != step or not record["ratio"] or not record["limit_bytes"]:
-                    continue
-                # A limit is whole bytes, so that its ratio is not exactly what was asked for.
-                near = abs(record["ratio"] / ratio - 1) < 1e-4
-                tiny = (record["options"] or {}).get("tiny", False)
-                if near and not tiny and record["method"] in ("lms-swap", "lms-reactive"):
-                    record["bound_overhead"] = overhead
-                    records.write(record, file)
-                    count += 1
-                    used = used or record["method"] == "lms-swap"
-            if not used:
-                unused.append(f"{step} {text}")
-    return count, unused
-
-
 def describe_machine(record: Record) -> str:
     """One line: the device, processor and versions of a record, and the link where known."""
     machine = record["machine"] or {}
@@ -287,30 +338,38 @@ def main() -> None:
     )
     parser.add_argument("directory", nargs="?", type=Path, default=records.ROOT / "bench/results")
     parser.add_argument("--step", action="append", help="only this step (may be repeated)")
-    parser.add_argument("--planned", action="store_true", help="the planned runs")
+    parser.add_argument("--recompute", action="store_true", help="the runs that recompute")
+    parser.add_argument("--planned", action="store_true", help="the planned runs that only copy")
     parser.add_argument("--recording", action="store_true", help="what recording costs")
     parser.add_argument("--merge-bounds", type=Path, metavar="FILE", help="fill in bounds")
     arguments = parser.parse_args()
     if arguments.merge_bounds:
-        bounds = json.loads(arguments.merge_bounds.read_text())
-        count, unused = merge_bounds(arguments.directory, bounds)
+        given = bounds.read(arguments.merge_bounds, recompute=arguments.recompute)
+        count, unused = bounds.merge(arguments.directory, given)
         print(f"bounds of {count} records written")
         for what in unused:
-            print(f"no planned run of {what}")
+            print(f"no run of {what}")
         return
     results = records.read_all(arguments.directory)
     if arguments.step:
         results = [r for r in results if r["step"] in arguments.step]
-    if arguments.planned and not any(r["method"] == "lms-swap" for r in results):
-        parser.error(f"no planned runs in {arguments.directory}")
+    for asked, method in ((arguments.planned, "lms-swap"), (arguments.recompute, "lms")):
+        if asked and not any(r["method"] == method for r in results):
+            parser.error(f"no runs of {method} in {arguments.directory}")
     if arguments.recording and not any(r["phases"] for r in results):
         parser.error(f"no runs of lms-recording in {arguments.directory}")
     if not results:
         parser.error(f"no records in {arguments.directory}")
-    if arguments.recording:
-        print(recording(results), end="")
-        return
-    print(planned(results) if arguments.planned else markdown(results), end="")
+    table = markdown
+    for asked, chosen in (
+        (arguments.recording, recording),
+        (arguments.recompute, recompute),
+        (arguments.planned, planned),
+    ):
+        if asked:
+            table = chosen
+            break
+    print(table(results), end="")
 
 
 if __name__ == "__main__":

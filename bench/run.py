@@ -3,6 +3,7 @@
     python bench/run.py --step resnet50_bf16_256x224 --method lms-reactive --limit 5.5GiB
     python bench/run.py --suite reactive --budget 420
     python bench/run.py --suite planned --step unet3d_bf16_192 --methods lms-swap --ratios 2
+    python bench/run.py --suite recompute --budget 540
 
 Every run leaves one JSON object (its fields: `bench/records.py`); a table comes at the end. Runs
 happen in processes of their own, so that each starts on a fresh device; one that fails is recorded
@@ -46,13 +47,15 @@ METHOD_NAMES = (
     "plain",
     "lms-fits",
     "lms-reactive",
+    "lms",
     "lms-swap",
     "lms-recording",
     "save_on_cpu",
     "checkpoint",
 )
-_REACTIVE, _PLANNED, _RECORDING = "lms-reactive", "lms-swap", "lms-recording"
-_LIMITED = frozenset({_REACTIVE, _PLANNED, _RECORDING})
+_REACTIVE, _RECOMPUTE, _SWAP = "lms-reactive", "lms", "lms-swap"
+_PLANNED = frozenset({_RECOMPUTE, _SWAP})
+_LIMITED = _PLANNED | {_REACTIVE, "lms-recording"}
 
 # Left free beside a limit, for what no allocator of the process hands out: the code of kernels,
 # which the driver loads when they first run (cuDNN's and cuBLAS's are large), local memory of
@@ -115,13 +118,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--warmup",
         type=int,
-        help="warm-up steps (default: the suite's, or 3 or 4); of lms-swap: those under a plan",
+        help="warm-up steps (default: the suite's, or 3 or 4); of planned runs: those under a plan",
     )
     parser.add_argument(
         "--steps",
         type=int,
-        help="timed steps (default: the suite's, or 6 for lms-swap, or about 6 seconds, 5 to 20); "
-        "lms-recording: rounds",
+        help="timed steps (default: the suite's, or 6 of planned runs, or about 6 seconds, 5 to "
+        "20); lms-recording: rounds",
     )
     parser.add_argument(
         "--optimizer", choices=("default", "fused", "foreach", "forloop"), default="default"
@@ -141,10 +144,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--min-block", help="smallest block that LMS manages")
     parser.add_argument(
-        "--plan-seconds", type=float, default=5.0, help="lms-swap: most time to search for a plan"
+        "--plan-seconds", type=float, default=5.0, help="most time to search for a plan"
     )
     parser.add_argument(
-        "--traces", type=Path, help="lms-swap leaves STEP.trace.json.gz in this directory"
+        "--traces", type=Path, help="planned runs leave STEP.trace.json.gz in this directory"
     )
     parser.add_argument(
         "--ballast-slack",
@@ -218,7 +221,7 @@ class Bench:
     def _trace(self, job: Job) -> Path | None:
         """Where the job is to leave its step's trace, if it records one."""
         folder = self.arguments.traces
-        records_one = any(run.method == _PLANNED for run in job.runs)
+        records_one = any(run.method in _PLANNED for run in job.runs)
         if folder is None or not records_one or job.step in self._traced:
             return None
         tiny = ".tiny" if self.arguments.tiny else ""
@@ -252,7 +255,8 @@ class Bench:
                     "ratio": run.ratio,
                     "warmup": or_else(given.warmup, run.warmup),
                     "steps": or_else(given.steps, run.steps),
-                    "trace": str(trace.resolve()) if trace and run.method == _PLANNED else None,
+                    "compared": run.compared,
+                    "trace": str(trace.resolve()) if trace and run.method in _PLANNED else None,
                     "out": str(path.resolve()),
                 }
                 for run, path in zip(job.runs, paths, strict=True)
@@ -308,9 +312,9 @@ class Bench:
 
     def _compare_with_reactive(self, step: str, run: Run) -> None:
         """Once both are known, write into the planned run's record how it compares."""
-        if run.method not in (_PLANNED, _REACTIVE):
+        if run.method not in (_SWAP, _REACTIVE):
             return
-        files = [self._path(step, replace(run, method=name)) for name in (_PLANNED, _REACTIVE)]
+        files = [self._path(step, replace(run, method=name)) for name in (_SWAP, _REACTIVE)]
         if not all(file.exists() for file in files):
             return
         planned, reactive = (records.read(file) for file in files)
@@ -328,7 +332,9 @@ def main(argv: list[str] | None = None) -> int:
     results = bench.results
     if results:
         print("\n" + report.terminal(results))
-    if any(result["method"] == _PLANNED for result in results):
+    if any(result["method"] == _RECOMPUTE for result in results):
+        print("\n" + report.recompute(results))
+    elif any(result["method"] == _SWAP for result in results):
         print("\n" + report.planned(results))
     if any(result["phases"] for result in results):
         print("\n" + report.recording(results))

@@ -19,6 +19,8 @@ class Run:
     # Instead of the method's own numbers of steps.
     warmup: int | None = None
     steps: int | None = None
+    # Of a plain run: steps that others are to be compared with, if more than it has.
+    compared: int | None = None
 
     def label(self) -> str:
         """Names the run's file, after the step's name."""
@@ -85,6 +87,21 @@ _RESNET, _LLAMA = "resnet50_bf16_256x224", "llama1b_adamw_bf16_4x2048"
 _UNET, _DEEPLAB = "unet3d_bf16_192", "deeplabv3_r101_bf16_16x513"
 
 
+# The same steps from operators that repeat bit by bit, where those of the step do not.
+DETERMINISTIC = {_DEEPLAB: f"{_DEEPLAB}_deterministic"}
+
+# Overheads that recomputation is to keep below, by ratio; None: to be stated.
+WANTED: dict[str, dict[float, float | None]] = {
+    _RESNET: {1.5: 0.04, 2.0: 0.07, 3.0: 0.13, 4.0: 0.18},
+    "resnet50_tf32_4x2000": {1.5: 0.04, 2.0: 0.08, 3.0: 0.15, 4.0: 0.20, 8.0: None},
+    _DEEPLAB: {1.5: 0.04, 2.0: 0.07, 3.0: 0.12, 4.0: 0.16},
+    "googlenet_bf16_15x1120": {1.5: 0.08, 2.0: 0.14, 3.0: 0.22, 4.0: None},
+    _UNET: {1.5: 0.01, 2.0: 0.02, 3.0: 0.05},
+    _LLAMA: {1.5: 0.06, 2.0: 0.10, 3.0: 0.65, 4.0: None},
+    f"{_LLAMA}_in_backward": {1.5: 0.05, 2.0: 0.08, 3.0: 0.14, 4.0: 0.25},
+}
+
+
 def _limited(step: str, seconds: float, **run: Any) -> Job:
     return Job(step, (Run("lms-reactive", **run),), seconds)
 
@@ -106,6 +123,36 @@ def _planned() -> Suite:
         jobs += [Job(step, (Run("lms-swap", ratio=ratio),), planned) for ratio in ratios]
     for step, ratios, _, _, reactive in rows:
         jobs += [_limited(step, reactive, ratio=ratio, warmup=2, steps=3) for ratio in ratios]
+    return Suite(tuple(jobs))
+
+
+def _recompute() -> Suite:
+    """Every step at every limit with copies and recomputation planned; bits, where the step needs
+    another variant for that; what users do today; and copies alone."""
+    # Planned runs take about two dozen steps until their last timed one.
+    plain = (Run("plain", warmup=4, steps=16, compared=32),)
+    today = (Run("checkpoint", warmup=3, steps=8), Run("save_on_cpu", warmup=2, steps=2))
+    # Seconds of the plain run, of a planned one, and of the two of today.
+    seconds = {
+        _RESNET: (18, 22, 26),
+        "resnet50_tf32_4x2000": (25, 30, 40),
+        _DEEPLAB: (25, 26, 32),
+        "googlenet_bf16_15x1120": (20, 24, 30),
+        _UNET: (30, 28, 28),
+        _LLAMA: (30, 32, 40),
+        f"{_LLAMA}_in_backward": (30, 32, 40),
+    }
+    jobs = []
+    for step, ratios in WANTED.items():
+        first, planned, _ = seconds[step]
+        jobs.append(Job(step, plain, first))
+        jobs += [Job(step, (Run("lms", ratio=ratio),), planned) for ratio in ratios]
+    for step, variant in DETERMINISTIC.items():
+        first, planned, _ = seconds[step]
+        jobs.append(Job(variant, plain, first))
+        jobs.append(Job(variant, (Run("lms", ratio=2.0),), planned))
+    jobs += [Job(step, today, seconds[step][2]) for step in WANTED]
+    jobs += [Job(step, (Run("lms-swap", ratio=2.0),), seconds[step][1]) for step in WANTED]
     return Suite(tuple(jobs))
 
 
@@ -156,6 +203,7 @@ SUITES: dict[str, Suite] = {
         )
     ),
     "planned": _planned(),
+    "recompute": _recompute(),
     "loops": _loops(),
     "recording": _recording(),
 }

@@ -19,17 +19,18 @@ import torch
 
 from bench import memory, methods, records
 from bench.ballast import Ballast
+from bench.setting import Setting
 from bench.steps import StepOptions, configure
 from bench.timing import measure_link
 
 
-def _setting(request: dict[str, Any], run: dict[str, Any], reference: Any) -> methods.Setting:
+def _setting(request: dict[str, Any], run: dict[str, Any], reference: Any) -> Setting:
     limit = run.get("limit_bytes")
     if limit is None and run.get("ratio") and run["method"] in methods.OWN_PROCESS:
         if reference is None or not reference["allocated_peak"]:
             raise ValueError("a ratio needs a plain run that succeeded: give a limit instead")
         limit = int(reference["allocated_peak"] / run["ratio"])
-    return methods.Setting(
+    return Setting(
         step=request["step"],
         options=StepOptions(**request["options"]),
         device=torch.device(request["device"]),
@@ -38,6 +39,7 @@ def _setting(request: dict[str, Any], run: dict[str, Any], reference: Any) -> me
         min_block=request["min_block"],
         warmup=run.get("warmup"),
         steps=run.get("steps"),
+        compared=run.get("compared"),
         plan_seconds=request["plan_seconds"],
         trace=Path(run["trace"]) if run.get("trace") else None,
         reference=reference,
@@ -75,11 +77,11 @@ def _one(
         record["error"] = _describe(error)
         record.update(memory.read_peaks(torch.device(request["device"])))
         record.update(getattr(error, "fields", {}))
-        records.compare_losses(record, reference)
+        records.compare(record, reference)
     return records.finish(record)
 
 
-def _takes_ballast(request: dict[str, Any], setting: methods.Setting, method: str) -> bool:
+def _takes_ballast(request: dict[str, Any], setting: Setting, method: str) -> bool:
     return (
         setting.device.type == "cuda"
         and setting.limit_bytes is not None

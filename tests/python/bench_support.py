@@ -98,6 +98,9 @@ class FakeLms:
         return {
             "bytes_out": 600 * self.queries,
             "bytes_in": 400 * self.queries,
+            "bytes_remade": 500 * self.queries,
+            "drops": 4 * self.queries,
+            "remakes": 3 * self.queries,
             "device.bytes.peak": 1900,
             "device.reserved.peak": 1950,
             "plan.shapes": int(self.queries >= self.known_after),
@@ -105,6 +108,8 @@ class FakeLms:
             "plan.steps": self.followed,
             "plan.refined": int(self.followed > 0),
             "plan.divergences": self.divergences,
+            "plan.refused": 2 * self.queries,
+            "plan.failed": self.queries,
             "plan.predicted_us": 12_500,
             "plan.peak": 1800,
             "plan.arena": 1890,

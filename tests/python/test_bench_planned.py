@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -14,9 +15,9 @@ sys.path.insert(0, str(ROOT))
 
 from bench_support import CPU, FACTS, GIB, STEP, record, request, setting  # noqa: E402
 
-from bench import methods, records, run, worker  # noqa: E402
+from bench import methods, planned, records, run, worker  # noqa: E402
 from bench.steps import StepOptions, build, takes_branch  # noqa: E402
-from bench.suites import SUITES, Job, Run, Suite  # noqa: E402
+from bench.suites import DETERMINISTIC, SUITES, WANTED, Job, Run, Suite  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +32,15 @@ def one_thread():
 def test_lms_swap_waits_for_the_plan_and_then_times(fake_lms, tmp_path):
     trace = tmp_path / "deep" / "step.trace.json.gz"
     fields = methods.run("lms-swap", setting(plan_seconds=0.25, trace=trace, steps=2))
-    assert fake_lms.options == {"limit": 2000, "plan": "on", "plan_seconds": 0.25}
+    assert fake_lms.options == {
+        "limit": 2000,
+        "plan": "on",
+        "plan_seconds": 0.25,
+        "recompute": False,
+    }
     assert not fake_lms.on
     # The first query comes before any step, so the second step is the one that makes it known.
-    assert len(fields["warmup_ms"]) == 2 + methods.PLANNED_STEPS
+    assert len(fields["warmup_ms"]) == 2 + planned.PLANNED_STEPS
     assert fake_lms.waits[0] == 3
     assert fake_lms.resets == [1 + len(fields["warmup_ms"])]
     assert len(fields["step_ms_all"]) == 2
@@ -53,20 +59,61 @@ def test_lms_swap_waits_for_the_plan_and_then_times(fake_lms, tmp_path):
     assert trace.exists()
 
 
+def test_lms_is_the_same_with_recomputation(fake_lms):
+    fields = methods.run("lms", setting(steps=2))
+    assert fake_lms.options["recompute"] is True
+    assert (fields["bytes_recomputed"], fields["drops"], fields["remakes"]) == (500, 4, 3)
+    assert (fields["refused"], fields["failed"]) == (4, 2)  # in two steps
+
+
+def test_weights_are_compared_where_the_plain_run_was_as_long(fake_lms):
+    plain = methods.run("plain", setting(warmup=1, steps=2, compared=16))
+    plain = record("plain") | json.loads(json.dumps(plain))  # as from a file
+    assert len(plain["step_ms_all"]) == 2
+    assert list(plain["weights"]) == [str(count) for count in range(1, 17)]
+    assert len(set(plain["weights"].values())) == 16
+    assert (plain["losses_compared"], plain["weights_equal"]) == (3, True)
+
+    fields = methods.run("lms", setting(steps=2, reference=plain))
+    count = len(fields["warmup_ms"]) + 2
+    assert fields["weights"] == {count: plain["weights"][str(count)]}
+    assert (fields["losses_compared"], fields["weights_equal"]) == (count, True)
+
+    plain["weights"][str(count)] = "0"
+    fake_lms.__init__()
+    fields = methods.run("lms", setting(steps=2, reference=plain))
+    assert (fields["bit_identical"], fields["weights_equal"]) == (True, False)
+
+    fake_lms.__init__()
+    fields = methods.run("lms", setting(steps=8, reference=plain))
+    assert (fields["bit_identical"], fields["weights_equal"]) == (True, None)
+
+
+def test_a_failure_after_the_timed_steps_does_not_cost_their_times(fake_lms, monkeypatch):
+    def fails(_):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(planned, "fingerprint", fails)
+    asked = {"method": "lms", "limit_bytes": 2000, "steps": 2}
+    result = worker._one(request([]), asked, FACTS, None)
+    assert result["error"] == "RuntimeError: no room"
+    assert len(result["step_ms_all"]) == 2
+
+
 def test_steps_that_turn_out_to_be_others_are_no_planned_ones(fake_lms):
     # Queries 5 to 7 are the planned warm-up's without it; one more step is needed, then.
     fake_lms.diverges_at = {5}
     fields = methods.run("lms-swap", setting(steps=1))
-    assert len(fields["warmup_ms"]) == 3 + methods.PLANNED_STEPS
+    assert len(fields["warmup_ms"]) == 3 + planned.PLANNED_STEPS
     fake_lms.__init__()
-    fake_lms.diverges_at = {7 + methods.PLANNED_STEPS}  # one of the timed steps
+    fake_lms.diverges_at = {7 + planned.PLANNED_STEPS}  # one of the timed steps
     fields = methods.run("lms-swap", setting(steps=3))
     assert (fields["plan_steps"], fields["divergences"]) == (2, 1)
 
 
 def test_without_a_plan_the_record_says_so(fake_lms, monkeypatch, tmp_path):
     fake_lms.plans = False
-    monkeypatch.setattr(methods, "MOST_STEPS", 5)
+    monkeypatch.setattr(planned, "MOST_STEPS", 5)
     reference = record(
         "plain", allocated_peak=3000, in_memory_ms=5.0, losses=["0x1p0"], plain_deterministic=True
     )
@@ -96,7 +143,7 @@ def test_a_failed_step_leaves_the_statistics(fake_lms, monkeypatch):
     def out_of_memory(*_):
         raise torch.OutOfMemoryError("too large")
 
-    monkeypatch.setattr(methods, "run_steps", out_of_memory)
+    monkeypatch.setattr(planned, "run_steps", out_of_memory)
     asked = {"method": "lms-swap", "limit_bytes": 2000}
     result = worker._one(request([]), asked, FACTS, None)
     assert result["error"] == "OutOfMemoryError: too large"
@@ -239,8 +286,8 @@ def test_a_planned_suite_leaves_a_table_traces_and_the_comparison(tmp_path):
     assert traced == ["lms-swap"]
     assert [file.name for file in traces.iterdir()] == [f"{STEP}.trace.json.gz"]
     for ratio in ("1.25", "2"):
-        planned = records.read(out / f"{STEP}.lms-swap.{ratio}x.json")
-        assert planned["over_reactive"] == 0.75
+        swap = records.read(out / f"{STEP}.lms-swap.{ratio}x.json")
+        assert swap["over_reactive"] == 0.75
     assert made[0]["method"] == "plain"
     assert (made[0]["warmup"], made[0]["steps"]) == (4, 16)
     assert all(each["reference"].endswith(f"{STEP}.plain.json") for each in made[2:])
@@ -326,6 +373,24 @@ def test_the_planned_suite_has_every_row_and_what_matters_first():
     assert sum(job.seconds for job in suite.jobs) < 600
 
 
+def test_the_recompute_suite_has_the_wanted_rows_first_and_compares_bits():
+    jobs = SUITES["recompute"].jobs
+    known = [(job.step, each) for job in jobs for each in job.runs]
+    rows = [(step, each.ratio) for step, each in known if each.method == "lms"]
+    wanted = [(step, ratio) for step, ratios in WANTED.items() for ratio in ratios]
+    variants = [(variant, 2.0) for variant in DETERMINISTIC.values()]
+    assert len(wanted) == 28
+    assert rows == wanted + variants
+    last_wanted = max(i for i, (step, each) in enumerate(known) if (step, each.ratio) in wanted)
+    assert {each.method for _, each in known[:35]} == {"plain", "lms"}
+    assert last_wanted > 35  # swaps come after, at one of the same ratios
+    for method in ("checkpoint", "save_on_cpu", "lms-swap"):
+        assert {step for step, each in known if each.method == method} == set(WANTED)
+    assert set(run.STEP_NAMES) >= {step for step, _ in known}
+    # Long enough for the weights after a planned run's last step.
+    assert all(each.compared == 32 for _, each in known if each.method == "plain")
+
+
 def test_command_line_of_suites_and_steps():
     def refused(*options: str) -> None:
         with pytest.raises(SystemExit):
@@ -337,9 +402,9 @@ def test_command_line_of_suites_and_steps():
     refused("--step", STEP, "--method", "lms-swap")
     refused("--suite", "planned", "--methods", "magic")
     given = run.parse_arguments(["--step", STEP, "--method", "lms-swap", "--ratio", "2"])
-    (plain, planned) = run._chosen(given).jobs
+    (plain, limited) = run._chosen(given).jobs
     assert plain.runs[0].method == "plain"
-    assert planned.runs == (Run("lms-swap", ratio=2.0),)
+    assert limited.runs == (Run("lms-swap", ratio=2.0),)
     assert given.ballast_slack == 3 * GIB // 2
     assert run.parse_arguments(["--step", STEP, "--no-ballast"]).ballast_slack is None
     given = run.parse_arguments(["--suite", "loops", "--methods", "plain,lms-swap", "--tiny"])
@@ -355,19 +420,22 @@ def lms_plans() -> bool:
 
 
 @pytest.mark.skipif(not lms_plans(), reason="torch_lms is not built here")
-def test_the_real_engine_plans_a_tiny_step_and_keeps_the_bits(tmp_path):
+@pytest.mark.parametrize(("suite", "method"), [("planned", "lms-swap"), ("recompute", "lms")])
+def test_the_real_engine_plans_a_tiny_step_and_keeps_the_bits(tmp_path, suite, method):
+    ratio = "1.25" if method == "lms-swap" else "1.5"
     out, traces = tmp_path / "out", tmp_path / "traces"
-    arguments = ["--suite", "planned", "--tiny", "--device", "cpu", "--step", STEP]
-    arguments += ["--methods", "plain,lms-swap", "--ratios", "1.25", "--plan-seconds", "0.2"]
+    arguments = ["--suite", suite, "--tiny", "--device", "cpu", "--step", STEP]
+    arguments += ["--methods", f"plain,{method}", "--ratios", ratio, "--plan-seconds", "0.2"]
     arguments += ["--traces", str(traces), "--out", str(out)]
     assert run.main(arguments) == 0
-    result = records.read(out / f"{STEP}.tiny.lms-swap.1.25x.json")
+    result = records.read(out / f"{STEP}.tiny.{method}.{ratio}x.json")
     assert result["error"] is None
     assert result["planned"] is True
     assert result["bit_identical"] is True
-    assert result["plan_steps"] == len(result["step_ms_all"]) == methods.TIMED_STEPS
+    assert result["plan_steps"] == len(result["step_ms_all"]) == planned.TIMED_STEPS
     assert result["divergences"] == 0
     assert 0 < result["plan_peak"] <= result["limit_bytes"]
     assert result["allocated_peak"] <= result["limit_bytes"]
-    assert result["bytes_out"] > 0
+    assert result["weights_equal"] is (True if suite == "recompute" else None)
+    assert result["bytes_out"] > 0 or result["remakes"] > 0
     assert (traces / f"{STEP}.tiny.trace.json.gz").stat().st_size > 100

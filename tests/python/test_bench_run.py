@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench_support import request  # noqa: E402
 
-from bench import methods, records, report, run, worker  # noqa: E402
+from bench import methods, planned, records, report, run, worker  # noqa: E402
 from bench.methods import METHODS, Setting  # noqa: E402
 from bench.steps import STEPS, StepOptions  # noqa: E402
 from bench.suites import SUITES, Run  # noqa: E402
@@ -181,8 +181,9 @@ def test_lms_is_disabled_when_a_step_fails(fake_lms, monkeypatch):
     def out_of_memory(*_):
         raise torch.OutOfMemoryError("too large")
 
-    monkeypatch.setattr(methods, "run_steps", out_of_memory)
-    for method in ("lms-reactive", "lms-swap", "lms-fits"):
+    for module in (methods, planned):
+        monkeypatch.setattr(module, "run_steps", out_of_memory)
+    for method in ("lms-reactive", "lms", "lms-swap", "lms-fits"):
         with pytest.raises(torch.OutOfMemoryError):
             methods.run(method, setting(limit_bytes=2000))
         assert not fake_lms.on
@@ -245,7 +246,7 @@ def test_losses_are_compared_over_the_steps_in_common(losses, deterministic, exp
         "plain", losses=["0x1p0", "0x1p1", "0x1p2"], plain_deterministic=deterministic
     )
     other = record("lms", losses=losses)
-    records.compare_losses(other, reference)
+    records.compare(other, reference)
     assert other["bit_identical"] is expected
     assert other["losses_compared"] == compared
 
@@ -253,7 +254,7 @@ def test_losses_are_compared_over_the_steps_in_common(losses, deterministic, exp
 def test_losses_that_are_not_numbers_prove_nothing():
     reference = record("plain", losses=["nan"], plain_deterministic=True)
     other = record("lms", losses=["nan"])
-    records.compare_losses(other, reference)
+    records.compare(other, reference)
     assert other["bit_identical"] is None
 
 
