@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "adapters/torch/errors.h"
+#include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
 #include "figures/timeline.h"
@@ -142,6 +143,10 @@ void access(const at::Tensor& tensor) {
     Pins pins;
     pins.add(storages);
     pins.keep();
+    for (const StorageUse& use : storages) {
+      DeviceManager* manager = active_manager(use.storage->device());
+      if (manager != nullptr) manager->recipes().expose(*use.storage);
+    }
   });
 }
 

@@ -237,6 +237,11 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     mover_.store.reset();
   }
 
+  [[nodiscard]] bool owns_memory(const c10::DataPtr& data) const override {
+    const auto deleter = data.get_deleter();
+    return deleter == &delete_memory || deleter == allocator_.native->raw_deleter();
+  }
+
   Block* find_or_track(EngineLock& lock, c10::StorageImpl& storage) override {
     return find(lock, storage);
   }
@@ -317,11 +322,11 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   }
 
   void free(void* data) {
-    std::shared_ptr<Origin> kept;  // destroyed after the lock is let go
+    Recipes::Trash trash;  // destroyed after the lock is let go
     {
       EngineLock lock = engine_.lock();
       if (const auto found = blocks_.find(data); found != blocks_.end()) {
-        if (recipes().any() && keep_for_recipes(data, *found->second, kept)) return;
+        if (recipes().any() && keep_for_recipes(data, *found->second, trash)) return;
         pilot_.released(found->second->uid);
         engine_.remove(lock, *found->second);
         return;
@@ -385,13 +390,13 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   }
 
   /// True if what is dropped needs the bytes of a storage that is dying.
-  bool keep_for_recipes(void* data, CpuBlock& block, std::shared_ptr<Origin>& kept) {
-    if (!recipes().keep_bytes(block)) return false;
-    kept = recipes().keep(block,
-                          c10::make_intrusive<c10::StorageImpl>(
-                              c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.region.size()),
-                              c10::DataPtr{data, data, &delete_memory, c10::kCPU}, &allocator_,
-                              /*resizable=*/false));
+  bool keep_for_recipes(void* data, CpuBlock& block, Recipes::Trash& trash) {
+    if (!recipes().keep_bytes(block, trash)) return false;
+    trash.origins.push_back(recipes().keep(
+        block, c10::make_intrusive<c10::StorageImpl>(
+                   c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.region.size()),
+                   c10::DataPtr{data, data, &delete_memory, c10::kCPU}, &allocator_,
+                   /*resizable=*/false)));
     return true;
   }
 
@@ -414,6 +419,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     engine_.pause(*fork_lock_);
     forked_ = true;
     pilot_.abandon();
+    recipes().abandon();
+    drops_everything_ = false;
     fork_lock_.reset();
   }
 

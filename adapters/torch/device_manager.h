@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -74,6 +75,15 @@ class DeviceManager {
   [[nodiscard]] virtual float replay_cost(const OpInfo& /*info*/) const { return 1; }
   /// Whoever owns the block's bytes will hear of it when its storage dies.
   [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }
+
+  /// True if what an operator does here and now can be done again in in_order().
+  [[nodiscard]] virtual bool records_here() { return true; }
+  /// Runs `work` on the one stream on which recipes are recorded and run: after what has been
+  /// queued on the current stream, and before what will be.
+  virtual void in_order(const std::function<void()>& work) { work(); }
+
+  /// True if the memory is of the device's own allocator, and nobody else's.
+  [[nodiscard]] virtual bool owns_memory(const c10::DataPtr& data) const = 0;
 
   /// Moves a storage whose block is on the device, and kept, into memory of PyTorch's own
   /// allocator: other processes cannot open ours. Its address changes.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "adapters/torch/thread_state.h"
 #include "base/error.h"
 
 namespace lms::torch {
@@ -17,6 +18,9 @@ auto guarded(Body&& body) {
   } catch (const OutOfMemory& error) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 error.what());
+  } catch (const Shortage& error) {
+    // Of computing something again.
+    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, error.msg());
   } catch (const BadSetting& error) {
     throw c10::ValueError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, error.what());
   } catch (const Error& error) {

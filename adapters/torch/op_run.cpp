@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "adapters/torch/list_splitter.h"
@@ -95,7 +96,7 @@ class Flight {
  public:
   Flight(DeviceManager* manager, const OpInfo& info) : manager_(manager) {
     if (manager_ == nullptr) return;
-    const bool repeatable = info.rerun != Rerun::kNever;
+    const bool repeatable = repeatable_now(info);
     records_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
                                                 manager_->replay_cost(info)) ||
                (repeatable && manager_->drops_everything());
@@ -126,25 +127,34 @@ class Flight {
   bool records_ = false;
 };
 
-/// What the operator made may leave from now on, though nobody has read it yet.
-void track_results(ThreadState& state, const c10::Stack& stack, std::size_t base) {
+/// The storages of an operator's arguments, for as long as it runs. Its stack ends with them.
+std::vector<StorageUse> storages_of_arguments(const OpInfo& info, const c10::Stack& stack) {
+  std::vector<StorageUse> storages;
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const auto& argument : info.arguments) {
+    collect_storages(stack[first + argument.index], argument.writes, false, storages);
+  }
+  return storages;
+}
+
+/// What the operator made may leave from now on, though nobody has read it yet. Not views of its
+/// arguments: it has made nothing there.
+void track_results(ThreadState& state, const std::vector<StorageUse>& arguments,
+                   const c10::Stack& stack, std::size_t base) {
   static thread_local std::vector<StorageUse> storages;
   storages.clear();
   for (std::size_t i = base; i < stack.size(); ++i) {
     collect_storages(stack[i], /*writes=*/true, /*inside=*/false, storages);
   }
+  std::erase_if(storages, [&](const StorageUse& made) {
+    return std::ranges::find(arguments, made.storage, &StorageUse::storage) != arguments.end();
+  });
   if (!storages.empty()) state.operator_pins.add(storages);
 }
 
 DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
-  std::vector<StorageUse> storages;
-  const std::size_t first = stack.size() - info.argument_count;
-  for (const auto& argument : info.arguments) {
-    collect_storages(stack[first + argument.index], false, false, storages);
-    for (const StorageUse& use : storages) {
-      if (auto* manager = active_manager(use.storage->device())) return manager;
-    }
-    storages.clear();
+  for (const StorageUse& use : storages_of_arguments(info, stack)) {
+    if (auto* manager = active_manager(use.storage->device())) return manager;
   }
   return nullptr;
 }
@@ -218,6 +228,8 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
   try {
     const Depth depth(state);
     pin_arguments(state, info, stack);
+    const auto arguments =
+        info.completes_results ? storages_of_arguments(info, stack) : std::vector<StorageUse>();
     std::optional<Draft> draft;
     if (Recipes* recipes = flight.recipes())
       draft = recipes->prepare(info, kernel, op, keys, stack);
@@ -226,7 +238,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     } else {
       kernel.callBoxed(op, keys, &stack);
     }
-    if (info.completes_results) track_results(state, stack, base);
+    if (info.completes_results) track_results(state, arguments, stack, base);
     if (draft) flight.recipes()->commit(std::move(*draft), stack, base, flight.most_depth());
   } catch (const Shortage& shortage) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/torch/numerics.h"
 #include "adapters/torch/op_info.h"
 #include "engine/block.h"
 #include "steps/step_log.h"
@@ -85,6 +86,7 @@ struct Call {
   std::optional<c10::OperatorHandle> op;
   c10::DispatchKeySet keys;
   bool grad_mode = false;
+  Numerics numerics;
   std::uint64_t epoch = 0;  ///< of hooks; the kernels of earlier ones are gone
   std::vector<Argument> arguments;
   std::vector<TensorSpec> tensors;

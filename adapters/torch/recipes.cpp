@@ -35,6 +35,11 @@ void fill_geometry(const at::Tensor& tensor, TensorSpec& spec) {
   spec.wrapped_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
+/// Without lock(), whose result may be the last reference, to be destroyed under a lock.
+bool is_same(const std::weak_ptr<Origin>& one, const std::shared_ptr<Origin>& other) {
+  return !one.owner_before(other) && !other.owner_before(one);
+}
+
 /// Every byte of its storage belongs to one element.
 bool covers_storage(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
@@ -63,12 +68,33 @@ std::shared_ptr<Origin> Recipes::find_origin(c10::StorageImpl& storage) {
   return block->origin;
 }
 
-std::shared_ptr<SmallSource> Recipes::watch(const c10::Storage& storage) {
+std::shared_ptr<SmallSource> Recipes::small_source(const c10::Storage& storage) {
+  c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
+  bool writable_unheard = small_exposed_ || !manager_.owns_memory(storage.data_ptr());
+  if (!writable_unheard) {
+    const Guard guard(mutex_);
+    writable_unheard = exposed_.contains(key);
+    if (!writable_unheard) {
+      auto& known = watched_[key];
+      auto source = known.lock();
+      if (!source) known = source = std::make_shared<SmallSource>(storage);
+      return source;
+    }
+  }
+  const ReplayScope scope({});
+  return std::make_shared<SmallSource>(copy_of(storage));
+}
+
+void Recipes::expose(c10::StorageImpl& storage) {
+  // What a block stands for is kept, and its recipes are over.
+  if (static_cast<Bytes>(storage.nbytes()) >= manager_.min_block()) return;
+  auto shared = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
   const Guard guard(mutex_);
-  auto& known = watched_[storage.unsafeGetStorageImpl()];
-  auto source = known.lock();
-  if (!source) known = source = std::make_shared<SmallSource>(storage);
-  return source;
+  if (exposed_.size() >= prune_exposed_at_) {
+    std::erase_if(exposed_, [](const auto& entry) { return entry.second.expired(); });
+    prune_exposed_at_ = 2 * exposed_.size() + kPrune;
+  }
+  exposed_.insert_or_assign(&storage, c10::weak_intrusive_ptr<c10::StorageImpl>(shared));
 }
 
 bool Recipes::known(const Origin& origin) const {
@@ -86,8 +112,9 @@ bool Recipes::describe(const at::Tensor& tensor, c10::StorageImpl* self, TensorS
     return true;
   }
   if (tensor.device() != manager_.device()) {
-    // A number in a tensor of another device.
+    // A number in a tensor of another device. (A copy of it has no lazy conjugation any more.)
     if (tensor.dim() != 0 || tensor.device().type() != c10::DeviceType::CPU) return false;
+    if (tensor.is_conj() || tensor.is_neg()) return false;
     spec.source = TensorSpec::Source::kSmall;
     spec.offset = 0;
     spec.small = std::make_shared<SmallSource>(tensor.clone().storage());
@@ -107,13 +134,16 @@ bool Recipes::describe(const at::Tensor& tensor, c10::StorageImpl* self, TensorS
   }
   if (static_cast<Bytes>(storage->nbytes()) >= manager_.min_block()) return false;
   spec.source = TensorSpec::Source::kSmall;
-  spec.small = watch(tensor.storage());
+  spec.small = small_source(tensor.storage());
   return true;
 }
 
 std::optional<Draft> Recipes::prepare(const OpInfo& info, const c10::SafeKernelFunction& kernel,
                                       const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                       const c10::Stack& stack) {
+  // Within an access scope raw pointers are in use: what is read may be written at any moment.
+  if (!repeatable_now(info) || !thread_state().access_scopes.empty()) return std::nullopt;
+  if (!manager_.records_here()) return std::nullopt;
   const auto reads = replay_arguments(info, op, stack);
   if (!reads) return std::nullopt;
   Draft draft;
@@ -123,6 +153,9 @@ std::optional<Draft> Recipes::prepare(const OpInfo& info, const c10::SafeKernelF
   call->op = op;
   call->keys = keys;
   call->grad_mode = c10::GradMode::is_enabled();
+  const auto numerics = Numerics::now();
+  if (!numerics) return std::nullopt;
+  call->numerics = *numerics;
   call->epoch = epoch_;
   if (reads->written.defined()) {
     if (!is_plain(reads->written)) return std::nullopt;
@@ -163,6 +196,11 @@ std::optional<Draft> Recipes::prepare(const OpInfo& info, const c10::SafeKernelF
       argument.value = value;
     }
   }
+  // What it overwrites it may read first: x.copy_(x.conj()).
+  const auto is_self = [](const TensorSpec& spec) {
+    return spec.source == TensorSpec::Source::kSelf;
+  };
+  if (std::ranges::count_if(call->tensors, is_self) > 1) draft.overwrites = false;
   any_ = true;
   draft.call = std::move(call);
   return draft;
@@ -178,7 +216,7 @@ void Recipes::commit(Draft draft, const c10::Stack& stack, std::size_t base,
     for (const TensorSpec& spec : draft.call->tensors) {
       if (!spec.origin || spec.origin == origin) continue;
       auto& dependents = spec.origin->dependents;
-      if (!dependents.empty() && dependents.back().lock() == origin) continue;
+      if (!dependents.empty() && is_same(dependents.back(), origin)) continue;
       if (dependents.size() >= kPrune && std::has_single_bit(dependents.size())) {
         std::erase_if(dependents, [](const auto& dependent) { return dependent.expired(); });
       }
@@ -197,13 +235,13 @@ void Recipes::commit(Draft draft, const c10::Stack& stack, std::size_t base,
       Origin& origin = *draft.target;
       auto before = std::exchange(origin.calls_before, {});
       if (draft.overwrites) {
-        trash.push_back(std::exchange(before, {}));
+        trash.recipes.push_back(std::exchange(before, {}));
         origin.result = Origin::kNoResult;
       } else if (before.empty()) {
         return;
       }
       if (depth > most_depth || before.size() >= kMostCalls) {
-        trash.push_back(std::move(before));
+        trash.recipes.push_back(std::move(before));
         return;
       }
       depth = std::max(depth, draft.overwrites ? 0 : origin.depth);
@@ -253,17 +291,17 @@ void Recipes::save_statistics(Call& call, const c10::Stack& stack, std::size_t b
 
 // Before bytes change
 
-void Recipes::find_dropped(Origin& origin, std::vector<Dropped>& found,
-                           std::vector<Storage>& held) {
+void Recipes::find_dropped(Origin& origin, std::vector<Dropped>& found, Trash& trash) {
   for (const auto& weak : origin.dependents) {
-    auto dependent = weak.lock();
-    if (!dependent || std::exchange(dependent->visit, visit_) == visit_) continue;
-    if (Storage storage = dependent->storage.lock()) {
-      // Never the last reference under the lock.
-      held.push_back(storage);
-      if (dependent->dropped) found.push_back({std::move(dependent), std::move(storage)});
+    const auto dependent = weak.lock();
+    if (!dependent) continue;
+    trash.origins.push_back(dependent);
+    if (std::exchange(dependent->visit, visit_) == visit_) continue;
+    if (const Storage storage = dependent->storage.lock()) {
+      trash.storages.push_back(storage);
+      if (dependent->dropped) found.push_back({dependent, storage});
     } else if (!dependent->ghost) {
-      find_dropped(*dependent, found, held);
+      find_dropped(*dependent, found, trash);
     }
   }
 }
@@ -272,8 +310,9 @@ void Recipes::forget(Origin& origin, Trash& trash) {
   for (const auto& weak : std::exchange(origin.dependents, {})) {
     const auto dependent = weak.lock();
     if (!dependent) continue;
-    trash.push_back(std::exchange(dependent->calls, {}));
-    trash.push_back(std::exchange(dependent->calls_before, {}));
+    trash.origins.push_back(dependent);
+    trash.recipes.push_back(std::exchange(dependent->calls, {}));
+    trash.recipes.push_back(std::exchange(dependent->calls_before, {}));
     dependent->depth = 0;
     const bool here = !dependent->storage.expired() || dependent->ghost;
     if (!here) forget(*dependent, trash);
@@ -288,21 +327,21 @@ void Recipes::before_write(std::span<c10::StorageImpl* const> storages) {
       continue;
     }
     for (;;) {
-      std::vector<Storage> held;
       std::vector<Dropped> dropped;
       Trash trash;
       {
         const Guard guard(mutex_);
         ++visit_;
-        find_dropped(*origin, dropped, held);
+        find_dropped(*origin, dropped, trash);
         if (dropped.empty()) {
           forget(*origin, trash);
           ++origin->version;
-          trash.push_back(std::exchange(origin->calls_before, std::move(origin->calls)));
+          trash.recipes.push_back(std::exchange(origin->calls_before, std::move(origin->calls)));
           origin->calls.clear();
           break;
         }
       }
+      const ReplayScope scope({});  // the operator does not use them
       for (const Dropped& one : dropped) {
         Pins pins;
         pin(*one.storage, /*writes=*/false, pins);
@@ -322,11 +361,30 @@ void Recipes::save_small(c10::StorageImpl& storage) {
     source = found->second.lock();
     watched_.erase(found);
   }
-  if (!source) return;
-  const ReplayScope scope({});
-  c10::Storage copy = copy_of(source->storage);
+  if (source) keep_contents(*source);
+}
+
+void Recipes::keep_contents(SmallSource& source) {
+  c10::Storage copy;
+  manager_.in_order([&] {
+    const ReplayScope scope({});
+    copy = copy_of(source.storage);
+  });
   const Guard guard(mutex_);
-  std::swap(source->storage, copy);
+  std::swap(source.storage, copy);
+}
+
+void Recipes::expose_small() {
+  small_exposed_ = true;
+  std::vector<std::shared_ptr<SmallSource>> sources;
+  {
+    const Guard guard(mutex_);
+    for (const auto& [storage, source] : watched_) sources.push_back(source.lock());
+    watched_.clear();
+  }
+  for (const auto& source : sources) {
+    if (source) keep_contents(*source);
+  }
 }
 
 }  // namespace lms::torch

@@ -46,6 +46,10 @@ class Recipes {
   /// Everything has come back, and the hooks go: what has been recorded is forgotten.
   void stop() { ++epoch_; }
 
+  /// In a child after fork(): nothing is recorded any more, and nothing dropped; locks may be held
+  /// for ever by threads of the parent.
+  void abandon() noexcept { any_ = false; }
+
   // Recording ------------------------------------------------------------------------------------
 
   /// An operator that is about to run; its arguments are pinned. `info` and `kernel` live as long
@@ -58,6 +62,10 @@ class Recipes {
   void commit(Draft draft, const c10::Stack& stack, std::size_t base, std::uint32_t most_depth);
   /// Somebody is about to write these pinned storages. Runs what must run before.
   void before_write(std::span<c10::StorageImpl* const> storages);
+  /// Somebody may write this storage unheard from now on: its address is out.
+  void expose(c10::StorageImpl& storage);
+  /// From now on small tensors may be written unheard, whichever (by the replay of a graph).
+  void expose_small();
 
   // Dropping -------------------------------------------------------------------------------------
 
@@ -75,9 +83,17 @@ class Recipes {
   Made remake(const StorageBlock& block, std::vector<Bytes> addresses);
   void made(const StorageBlock& block);
 
+  /// What has been let go of under locks. To be destroyed without any: it may be the last that
+  /// holds memory, and memory takes the engine's lock when it goes.
+  struct Trash {
+    std::vector<std::vector<std::shared_ptr<const Call>>> recipes;
+    std::vector<std::shared_ptr<Origin>> origins;
+    std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+  };
+
   /// The last of a storage's references is gone. True if its bytes are still needed: then they must
-  /// be given to a new storage, and that to keep().
-  bool keep_bytes(const StorageBlock& block);
+  /// be given to a new storage, and that to keep(). May be called under the engine's lock.
+  bool keep_bytes(const StorageBlock& block, Trash& trash);
   /// Returns what is to be destroyed without locks.
   std::shared_ptr<Origin> keep(StorageBlock& block, c10::intrusive_ptr<c10::StorageImpl> storage);
 
@@ -91,8 +107,6 @@ class Recipes {
  private:
   using Guard = std::lock_guard<std::mutex>;
   using Storage = c10::intrusive_ptr<c10::StorageImpl>;
-  /// What is let go under the lock, and destroyed after it: ghosts' memory takes other locks.
-  using Trash = std::vector<std::vector<std::shared_ptr<const Call>>>;
   /// Dependents, and ghosts, are looked through for dead ones when there are so many, and again
   /// when twice as many.
   static constexpr std::size_t kPrune = 64;
@@ -101,15 +115,17 @@ class Recipes {
   void save_statistics(Call& call, const c10::Stack& stack, std::size_t base);
   std::shared_ptr<Origin> origin_of(StorageBlock& block, c10::StorageImpl& storage);
   std::shared_ptr<Origin> find_origin(c10::StorageImpl& storage);
-  std::shared_ptr<SmallSource> watch(const c10::Storage& storage);
+  /// A small tensor's bytes as they are now.
+  std::shared_ptr<SmallSource> small_source(const c10::Storage& storage);
   void save_small(c10::StorageImpl& storage);
+  void keep_contents(SmallSource& source);
   [[nodiscard]] bool known(const Origin& origin) const;
   struct Dropped {
     std::shared_ptr<Origin> origin;
     Storage storage;
   };
   /// What has been dropped and cannot be computed again without these bytes.
-  void find_dropped(Origin& origin, std::vector<Dropped>& found, std::vector<Storage>& held);
+  void find_dropped(Origin& origin, std::vector<Dropped>& found, Trash& trash);
   /// Nothing can be computed from its bytes any more.
   static void forget(Origin& origin, Trash& trash);
   Storage run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses, Pins& pins);
@@ -122,9 +138,13 @@ class Recipes {
   std::atomic<std::uint64_t> epoch_{1};
   std::mutex mutex_;
   std::unordered_map<c10::StorageImpl*, std::weak_ptr<SmallSource>> watched_;
+  /// Small storages whose addresses are out.
+  std::unordered_map<c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> exposed_;
+  std::atomic<bool> small_exposed_{false};
   std::unordered_map<BlockUid, std::weak_ptr<Origin>> ghosts_;
   std::uint64_t visit_ = 0;        ///< walks through the graph so far
   std::size_t prune_at_ = kPrune;  ///< ghosts, at which dead ones are looked for
+  std::size_t prune_exposed_at_ = kPrune;
 };
 
 }  // namespace lms::torch

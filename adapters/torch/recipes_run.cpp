@@ -77,6 +77,7 @@ Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector
       const Guard guard(mutex_);
       saved.push_back(share(spec.small->storage));
     }
+    const NumericsScope numerics(call->numerics);
     // The first call makes the storage, the others write it.
     Storage made = run_call(*call, storages, saved, self ? Origin::kNoResult : result);
     if (!self) self = std::move(made);
@@ -106,10 +107,8 @@ void Recipes::made(const StorageBlock& block) {
 
 // Ghosts
 
-bool Recipes::keep_bytes(const StorageBlock& block) {
-  std::vector<Storage> held;
+bool Recipes::keep_bytes(const StorageBlock& block, Trash& trash) {
   std::vector<Dropped> dropped;
-  Trash trash;
   const Guard guard(mutex_);
   const auto& origin = block.origin;
   if (!origin) return false;
@@ -121,7 +120,7 @@ bool Recipes::keep_bytes(const StorageBlock& block) {
     return false;
   }
   ++visit_;
-  find_dropped(*origin, dropped, held);
+  find_dropped(*origin, dropped, trash);
   if (!dropped.empty()) return true;
   forget(*origin, trash);
   return false;
@@ -157,10 +156,11 @@ void Recipes::remake_ghost(BlockUid uid, std::vector<Bytes> addresses) {
 
 void Recipes::drop_ghost(BlockUid uid) {
   Storage gone;
+  std::shared_ptr<Origin> origin;
   const Guard guard(mutex_);
   const auto found = ghosts_.find(uid);
   if (found == ghosts_.end()) return;
-  const auto origin = found->second.lock();
+  origin = found->second.lock();
   if (origin && !origin->calls.empty()) gone = std::exchange(origin->ghost, {});
 }
 

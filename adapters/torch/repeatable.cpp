@@ -1,11 +1,14 @@
 #include "adapters/torch/repeatable.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+
+#include "adapters/torch/op_info.h"
 
 namespace lms::torch {
 namespace {
@@ -73,6 +76,11 @@ Rerun rerun_rule(const c10::OperatorHandle& op) {
   if (tagged(at::Tag::pointwise)) return Rerun::kSame;
   if (name.ends_with('_')) name.remove_suffix(1);
   return same_again().contains(name) ? Rerun::kSame : Rerun::kNever;
+}
+
+bool repeatable_now(const OpInfo& info) {
+  if (info.rerun == Rerun::kNever) return false;
+  return !at::globalContext().benchmarkCuDNN() || info.name.find("conv") == std::string::npos;
 }
 
 }  // namespace lms::torch

@@ -6,6 +6,8 @@
 
 namespace lms::torch {
 
+struct OpInfo;
+
 /// What is known of running an operator's kernel again on the same bytes.
 enum class Rerun : std::uint8_t {
   kNever,       ///< not known to give the same bits, or has other effects
@@ -17,5 +19,10 @@ enum class Rerun : std::uint8_t {
 /// The rule for an operator of ATen. What is not listed, or tagged by PyTorch as computing each
 /// element by itself, is never run again.
 Rerun rerun_rule(const c10::OperatorHandle& op);
+
+/// False if the operator is never run again, or not under the settings that hold now: while cuDNN's
+/// algorithms are chosen by trying them out (torch.backends.cudnn.benchmark), each thread chooses
+/// for itself, so that a convolution could get other bits in the backward pass's.
+bool repeatable_now(const OpInfo& info);
 
 }  // namespace lms::torch

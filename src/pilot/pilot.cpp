@@ -82,6 +82,7 @@ bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
   bool timed = false;
   bool records = false;
   bool ghosts_due = false;
+  std::shared_ptr<const Script> followed;  // the orders refer to it
   {
     const Guard guard(mutex_);
     now_ = {key, name, repeatable, replay_cost, true};
@@ -96,6 +97,7 @@ bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
       }
       collect_orders(walk_->position(), orders);
       records = script_->records(walk_->position());
+      followed = script_;
     }
     end_due_ = false;
     timed = timing_;

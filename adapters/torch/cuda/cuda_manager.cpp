@@ -288,6 +288,7 @@ bool CudaManager::capturing() const {
 
 void CudaManager::capture_begin() {
   const c10::cuda::CUDAGuard guard(device_.index());
+  recipes().expose_small();
   {
     EngineLock lock = engine_.lock();
     // What does not fit stays absent; the capture fails, with words, if it needs that.

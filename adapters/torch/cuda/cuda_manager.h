@@ -49,6 +49,11 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   [[nodiscard]] float replay_cost(const OpInfo& info) const override;
   [[nodiscard]] bool announces_death(const Block& block) const override;
   void make_plain(c10::StorageImpl& storage) override;
+  [[nodiscard]] bool records_here() override;
+  void in_order(const std::function<void()>& work) override;
+  [[nodiscard]] bool owns_memory(const c10::DataPtr& data) const override {
+    return on_device(data);
+  }
   void capture_begin() override;
   void capture_end() override;
   [[nodiscard]] bool capturing() const override;

@@ -20,7 +20,29 @@ float CudaManager::replay_cost(const OpInfo& info) const {
 
 void CudaManager::remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) {
   const c10::cuda::CUDAGuard guard(device_.index());
-  recipes().remake_ghost(uid, addresses);
+  in_order([&] { recipes().remake_ghost(uid, addresses); });
+}
+
+bool CudaManager::records_here() {
+  return !capturing() && serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
+}
+
+void CudaManager::in_order(const std::function<void()>& work) {
+  const auto index = device_.index();
+  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(index).stream();
+  const cudaStream_t main = main_stream_;
+  if (current == main || !has_main_stream_) {
+    work();
+    return;
+  }
+  cuda::Event::record(index, current)->block(main);
+  {
+    const c10::cuda::CUDAStreamGuard guard(main == nullptr
+                                               ? c10::cuda::getDefaultCUDAStream(index)
+                                               : c10::cuda::getStreamFromExternal(main, index));
+    work();
+  }
+  cuda::Event::record(index, main)->block(current);
 }
 
 void CudaManager::drop_ghost(BlockUid uid) { recipes().drop_ghost(uid); }
@@ -65,8 +87,10 @@ bool CudaManager::rematerialise(Block& base) {
   }
   const cuda::ScopedRange range("rematerialise", block.size);
   const c10::cuda::CUDAGuard guard(device_.index());
-  const Recipes::Made made = recipes().remake(block, pilot_.addresses_for(block));
-  adopt(block, *made.storage, *storage);
+  in_order([&] {
+    const Recipes::Made made = recipes().remake(block, pilot_.addresses_for(block));
+    adopt(block, *made.storage, *storage);
+  });
   recipes().made(block);
   return true;
 }
@@ -74,16 +98,18 @@ bool CudaManager::rematerialise(Block& base) {
 void CudaManager::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage) {
   EngineLock lock = engine_.lock();
   void* const data = made._mutable_data_ptr_no_checks().get();
-  block.streams = {c10::cuda::getCurrentCUDAStream(device_.index()).stream()};
+  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+  block.streams = {current};
   if (const auto found = blocks_.find(&made); found != blocks_.end()) {
     // The kernel's parts have used it; it was a block of its own.
     CudaBlock& other = *found->second;
     block.streams = other.streams;
-    block.copied_in = std::exchange(other.copied_in, nullptr);
     other.place = nullptr;
     engine_.remove(lock, other);
     blocks_.erase(&made);
   }
+  // Whoever uses them on another stream waits until they have been computed.
+  block.copied_in = cuda::Event::record(device_.index(), current);
   if (arena_->owns(data)) {
     block.place = data;
     arena_->hand_over(data, block);
@@ -93,9 +119,9 @@ void CudaManager::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageIm
 }
 
 bool CudaManager::keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr data) {
-  std::shared_ptr<Origin> kept;  // destroyed after the lock is let go
+  Recipes::Trash trash;  // destroyed after the lock is let go
   EngineLock lock = engine_.lock();
-  if (!engine_.knows(lock, &block, uid) || !recipes().keep_bytes(block)) {
+  if (!engine_.knows(lock, &block, uid) || !recipes().keep_bytes(block, trash)) {
     (void)data.release_context();
     return false;
   }
@@ -106,7 +132,7 @@ bool CudaManager::keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr 
   block.key = storage.get();
   block.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(storage);
   blocks_.emplace(block.key, &block);
-  kept = recipes().keep(block, std::move(storage));
+  trash.origins.push_back(recipes().keep(block, std::move(storage)));
   return true;
 }
 
