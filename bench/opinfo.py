@@ -3,6 +3,7 @@
     python bench/opinfo.py --device cpu --out bench/results/opinfo-cpu.json
     python bench/opinfo.py --device cpu --quick            # a fixed subset, for CI
     python bench/opinfo.py --device cuda --shard 0/4 --out shard0.json
+    python bench/opinfo.py --device cpu --drop             # what can be computed again is dropped
 
 For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
 few samples run forward, backward, in place and with ``out=``: twice in plain PyTorch and once
@@ -86,9 +87,17 @@ def varies(case: Case, way: Way, sample: Any, expected: Any) -> bool:
 
 
 def run_case(
-    case: Case, device: str, count: int, plain_only: bool, at: Callable[[str], None]
+    case: Case,
+    device: str,
+    count: int,
+    plain_only: bool,
+    at: Callable[[str], None],
+    drop: bool = False,
 ) -> dict[str, Any]:
-    """Compare one operator in one type; raises ``Skip`` or ``Wrong``."""
+    """Compare one operator in one type; raises ``Skip`` or ``Wrong``.
+
+    With ``drop`` what can be computed again is dropped, and only the rest evicted.
+    """
     from stress.compare import bits_of, differences
 
     if case.info.name in UNINITIALISED:
@@ -117,6 +126,7 @@ def run_case(
     if not plain:
         raise Skip(refused.most_common(1)[0][0] if refused else "it cannot be called")
     report = {"runs": len(plain), "refused": dict(refused), "evictions": 0, "clean": 0}
+    report |= {"drops": 0, "remakes": 0}
     if plain_only:
         return report
 
@@ -127,7 +137,7 @@ def run_case(
     suspects: list[tuple[str, Way, Any, Any, list[str]]] = []
     cleared: list[str] = []
     wrong: list[str] = []
-    torch_lms.enable(device=device, min_block=1, stress=True, verify=True)
+    torch_lms.enable(device=device, min_block=1, stress="drop" if drop else True, verify=True)
     try:
         for name, way, sample, expected in plain:
             try:
@@ -143,6 +153,8 @@ def run_case(
         stats = torch_lms.memory_stats(device)
         report["evictions"] = int(stats["evictions"])
         report["clean"] = int(stats["evictions.clean"])
+        report["drops"] = int(stats["drops"])
+        report["remakes"] = int(stats["remakes"])
     finally:
         torch_lms.disable()
     for name, way, sample, expected, found in suspects:
@@ -189,6 +201,7 @@ def worker(args: argparse.Namespace) -> int:
                     args.samples,
                     args.plain_only,
                     lambda phase, key=key: say(begin=key, phase=phase),
+                    args.drop,
                 )
                 record["status"] = "passed"
             except Skip as error:
@@ -291,6 +304,8 @@ def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.P
     command += ["--samples", str(args.samples), "--threads", str(args.threads)]
     if args.plain_only:
         command.append("--plain-only")
+    if args.drop:
+        command.append("--drop")
     child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     assert child.stdin is not None
     try:
@@ -320,7 +335,7 @@ def summarise(
     machine = facts["gpu"] or f"{facts['cpu']}, {facts['cpus']} cores"
     return {
         "suite": "opinfo",
-        "method": "plain" if args.plain_only else "lms-stress",
+        "method": "plain" if args.plain_only else "lms-drop" if args.drop else "lms-stress",
         "device": args.device,
         "machine": machine,
         "commit": commit,
@@ -339,6 +354,9 @@ def summarise(
         "evictions": sum(record["evictions"] for record in passed),
         "evictions_clean": sum(record["clean"] for record in passed),
         "without_eviction": [r["end"] for r in passed if not r["evictions"]],
+        "drops": sum(record.get("drops", 0) for record in passed),
+        "remakes": sum(record.get("remakes", 0) for record in passed),
+        "operators_dropped": len({r["end"].split("|")[0] for r in passed if r.get("remakes")}),
         "failures": {key: done[key]["reason"] for key in by_status["failed"]},
         "skips": {reason: sorted(names) for reason, names in sorted(reasons.items())},
     }
@@ -355,6 +373,7 @@ def print_table(report: dict[str, Any]) -> None:
     for key, reason in report["failures"].items():
         print(f"           {key}: {reason[:300]}")
     print(f"  evictions {report['evictions']}, of them clean {report['evictions_clean']}")
+    print(f"  drops {report['drops']}, computed again {report['remakes']}")
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -367,6 +386,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names of operators, comma-separated")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plain-only", action="store_true", help="without torch_lms")
+    parser.add_argument("--drop", action="store_true", help="drop what can be computed again")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)

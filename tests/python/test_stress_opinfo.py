@@ -101,10 +101,10 @@ def test_copies_keep_strides_and_sharing() -> None:
     assert copied[2].is_conj()
 
 
-def _quick(device: str, tmp_path: Path) -> dict[str, Any]:
+def _quick(device: str, tmp_path: Path, *options: str) -> dict[str, Any]:
     harness.lms()
     out = tmp_path / "opinfo.json"
-    opinfo.main(["--device", device, "--quick", "--out", str(out)])
+    opinfo.main(["--device", device, "--quick", "--out", str(out), *options])
     return json.loads(out.read_text())
 
 
@@ -118,3 +118,15 @@ def test_quick_subset(device: str, tmp_path: Path) -> None:
     assert sum(report["skipped"].values()) < report["passed"] / 4
     assert len(report["without_eviction"]) < report["passed"] / 4
     assert report["evictions"] > report["runs_compared"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_quick_subset_dropped(device: str, tmp_path: Path) -> None:
+    """The same, with what can be computed again dropped: much is, and nothing differs."""
+    report = _quick(device, tmp_path, "--drop")
+    assert report["method"] == "lms-drop"
+    assert report["failures"] == {}
+    assert report["passed"] > 150
+    assert report["remakes"] > report["runs_compared"]
+    assert report["operators_dropped"] > 40
