@@ -138,6 +138,7 @@ def run_case(
     cleared: list[str] = []
     wrong: list[str] = []
     torch_lms.enable(device=device, min_block=1, stress="drop" if drop else True, verify=True)
+    before = torch_lms.memory_stats(device)
     try:
         for name, way, sample, expected in plain:
             try:
@@ -151,10 +152,10 @@ def run_case(
             else:
                 kept.append((name, result, expected))
         stats = torch_lms.memory_stats(device)
-        report["evictions"] = int(stats["evictions"])
-        report["clean"] = int(stats["evictions.clean"])
-        report["drops"] = int(stats["drops"])
-        report["remakes"] = int(stats["remakes"])
+        counted = {"evictions": "evictions", "clean": "evictions.clean"}
+        counted |= {"drops": "drops", "remakes": "remakes"}
+        for key, name in counted.items():
+            report[key] = int(stats[name]) - int(before[name])
     finally:
         torch_lms.disable()
     for name, way, sample, expected, found in suspects:

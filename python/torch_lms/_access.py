@@ -83,6 +83,17 @@ def scope() -> Iterator[None]:
         _call(ops.scope_end.default)
 
 
+def _readable(storage: Any) -> bool:
+    """Whether a storage's bytes can be read where they lie: they are somewhere, if not here."""
+    if not isinstance(storage, torch.UntypedStorage) or storage.device.type != "cpu":
+        return True
+    if storage.nbytes() == 0:
+        return True
+    states: list[str] = []
+    _bring(storage, lambda alias: states.append(_library.ops().state.default(alias)))
+    return states != ["dropped"]
+
+
 def _tracing() -> bool:
     # Dynamo follows calls into wrappers; it shall see the original and nothing else.
     return torch.compiler.is_dynamo_compiling()
@@ -125,6 +136,23 @@ def _borrows(
                     if isinstance(other, torch.Tensor):
                         access(other)
                 return original(self, *args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
+def _reads_argument(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for writers that read a storage's memory: what has been dropped has none."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(self: Any, name: str, data: Any, *args: Any) -> Any:
+            if _passes(patches) or _readable(data):
+                return original(self, name, data, *args)
+            with scope():
+                access_storage(data)
+                return original(self, name, data, *args)
 
         return wrapper
 
@@ -193,6 +221,8 @@ def _patch(patches: Patches) -> None:
     for name in ("__getitem__", "__setitem__", "_write_file", "_set_from_file", "_byteswap"):
         patches.replace(storage, name, borrows(access_storage))
     patches.replace(storage, "resize_", borrows(access_storage, _grows))
+
+    patches.replace(torch._C.PyTorchFileWriter, "write_record", _reads_argument(patches))
 
     for owner, name in (
         (tensor, "__deepcopy__"),
