@@ -102,11 +102,40 @@ std::optional<Bytes> SimDevice::page_out(Block& block, bool clean) {
     sim.below_ = true;
     copy(sim, Direction::kOut);
   }
-  sim.bytes_ = {};
-  sim.on_device_ = false;
-  const std::lock_guard guard(mutex_);
-  device_.sub(sim.size);
+  give_back(sim);
   return clean ? 0 : sim.size;
+}
+
+void SimDevice::give_back(SimBlock& block) {
+  block.bytes_ = {};
+  block.on_device_ = false;
+  const std::lock_guard guard(mutex_);
+  device_.sub(block.size);
+}
+
+bool SimDevice::drop(Block& block) {
+  auto& sim = static_cast<SimBlock&>(block);
+  if (!sim.alive() || !hooks_.drop || !hooks_.drop(sim)) return false;
+  give_back(sim);
+  drop_copy(sim);
+  return true;
+}
+
+bool SimDevice::rematerialise(Block& block) {
+  auto& sim = static_cast<SimBlock&>(block);
+  if (!sim.alive()) return false;
+  if (hooks_.before_take) hooks_.before_take(sim.size);
+  take_device(sim.size);
+  sim.on_device_ = true;
+  if (options_.contents) sim.bytes_.resize(static_cast<std::size_t>(sim.size));
+  try {
+    if (hooks_.rematerialise && hooks_.rematerialise(sim)) return true;
+  } catch (...) {
+    give_back(sim);
+    throw;
+  }
+  give_back(sim);
+  return false;
 }
 
 std::optional<Bytes> SimDevice::page_in(Block& block, bool /*ahead*/) {

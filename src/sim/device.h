@@ -70,6 +70,11 @@ class SimDevice final : public Mover {
     std::function<void(Bytes)> before_take = {};
     /// Says whether a block moves on the device; without it, none does.
     std::function<bool(SimBlock&)> relocate = {};
+    /// Says whether a block can be computed again, so that its bytes may go; without it, none can.
+    std::function<bool(SimBlock&)> drop = {};
+    /// Computes a dropped block again, with fill(); false if it has died. Called with no lock held,
+    /// and with memory taken for the block, which goes again if it returns false or throws.
+    std::function<bool(SimBlock&)> rematerialise = {};
   };
 
   explicit SimDevice(Options options) : options_(options) {}
@@ -83,6 +88,8 @@ class SimDevice final : public Mover {
     return hooks_.relocate && hooks_.relocate(static_cast<SimBlock&>(block));
   }
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
+  bool drop(Block& block) override;
+  bool rematerialise(Block& block) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
 
@@ -103,6 +110,7 @@ class SimDevice final : public Mover {
  private:
   friend class SimBlock;
   void take_device(Bytes bytes);
+  void give_back(SimBlock& block);
   void fail_if_told(Direction direction);
   /// Copies `from` to `to`, with the hook in the middle, and advances the clock.
   void copy(SimBlock& block, Direction direction);

@@ -95,6 +95,14 @@ class World {
     auto lock = engine.lock();
     return engine.make_room(lock, bytes);
   }
+  bool drop(SimBlock& block) {
+    auto lock = engine.lock();
+    return engine.drop(lock, block);
+  }
+  bool rematerialise(SimBlock& block) {
+    auto lock = engine.lock();
+    return engine.rematerialise(lock, block);
+  }
   BlockState state(const SimBlock& block) {
     auto lock = engine.lock();
     return block.state;
@@ -121,12 +129,16 @@ inline void check_consistent(World& world) {
   auto lock = world.engine.lock();
   Bytes here = 0;
   Bytes away = 0;
+  Bytes dropped = 0;
   Bytes pinned = 0;
   Bytes kept = 0;
   std::int64_t blocks = 0;
   world.engine.for_each(lock, [&](Block& block) {
     ++blocks;
-    (block.state == BlockState::kAbsent ? away : here) += block.size;
+    Bytes& where = block.state == BlockState::kAbsent    ? away
+                   : block.state == BlockState::kDropped ? dropped
+                                                         : here;
+    where += block.size;
     if (block.pins > 0) pinned += block.size;
     if (block.kept) kept += block.size;
     EXPECT_NE(block.state, BlockState::kLeaving);
@@ -135,11 +147,12 @@ inline void check_consistent(World& world) {
   const EngineStats stats = world.engine.stats(lock);
   EXPECT_EQ(stats.device.current, here);
   EXPECT_EQ(stats.below.current, away);
+  EXPECT_EQ(stats.dropped.current, dropped);
   EXPECT_EQ(stats.pinned.current, pinned);
   EXPECT_EQ(stats.kept.current, kept);
   EXPECT_EQ(stats.blocks.current, blocks);
   for (const Counter& counter :
-       {stats.device, stats.below, stats.pinned, stats.kept, stats.blocks}) {
+       {stats.device, stats.below, stats.dropped, stats.pinned, stats.kept, stats.blocks}) {
     EXPECT_EQ(counter.allocated - counter.freed, counter.current);
     EXPECT_GE(counter.peak, counter.current);
   }

@@ -38,6 +38,8 @@ PagedRegion filled(const std::vector<char>& bytes) {
   return region;
 }
 
+constexpr Bytes kPage = 4 * kKiB;
+
 /// Resident bytes of the mappings that lie in the region, by the kernel's account.
 Bytes resident(const PagedRegion& region) {
   std::ifstream maps("/proc/self/smaps");
@@ -235,6 +237,76 @@ TEST(PagedRegion, AFailedReadLeavesItAbsentAndReadable) {
   EXPECT_TRUE(same(region.data(), bytes));
   EXPECT_EQ(region.come_back(store, false), 100 * kKiB);
   EXPECT_TRUE(same(region.data(), bytes));
+}
+
+TEST(PagedRegion, DiscardedBytesAreGoneAndTheirMemoryToo) {
+  const auto bytes = pattern(3 * kMiB, 5);
+  auto region = filled(bytes);
+  void* const address = region.data();
+  region.discard();
+  EXPECT_FALSE(region.present());
+  EXPECT_EQ(resident(region), 0);
+  EXPECT_EQ(region.data(), address);
+  region.renew();
+  EXPECT_TRUE(region.present());
+  EXPECT_EQ(region.data(), address);
+  EXPECT_TRUE(same(region.data(), std::vector<char>(bytes.size(), 0)));
+  copy_to(region.data(), bytes);
+  EXPECT_TRUE(same(region.data(), bytes));
+}
+
+TEST(PagedRegionDeathTest, DiscardedBytesCannotBeTouched) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto region = filled(pattern(2 * kPage, 6));
+  region.discard();
+  const auto* const read = static_cast<const volatile char*>(region.data());
+  auto* const write = static_cast<volatile char*>(region.data());
+  EXPECT_DEATH((void)read[0], "");
+  EXPECT_DEATH((void)read[2 * kPage - 1], "");
+  EXPECT_DEATH(write[kPage] = 1, "");
+}
+
+TEST(PagedRegion, DiscardingTakesTheCopyWithIt) {
+  FileStore store(disk_options(64 * kMiB));
+  const auto bytes = pattern(5 * kPage, 7);
+  auto region = filled(bytes);
+  region.leave(store, true);
+  region.discard();  // without effect: the bytes are in the file
+  EXPECT_TRUE(same(region.data(), bytes));
+  region.come_back(store, true);
+  ASSERT_TRUE(region.has_copy());
+  region.discard();
+  EXPECT_FALSE(region.has_copy());
+  EXPECT_EQ(store.stats().used, 0);
+  EXPECT_EQ(region.leave(store, true), 0) << "there is nothing to write";
+  EXPECT_EQ(region.come_back(store, true), 0) << "nor to read";
+  EXPECT_FALSE(region.present());
+  region.drop_copy();
+  region.isolate_in_child();
+  region.renew();
+  region.renew();  // without effect
+  const auto others = pattern(5 * kPage, 8);
+  copy_to(region.data(), others);
+  EXPECT_EQ(region.leave(store, false), 5 * kPage) << "whatever it is called, no copy is valid";
+  EXPECT_TRUE(same(region.data(), others));
+  region.come_back(store, false);
+  EXPECT_TRUE(same(region.data(), others));
+}
+
+TEST(PagedRegion, MovesAndDiesWhileDiscarded) {
+  auto region = filled(pattern(2 * kPage, 9));
+  void* const address = region.data();
+  region.discard();
+  PagedRegion other(std::move(region));
+  EXPECT_EQ(other.data(), address);
+  EXPECT_FALSE(other.present());
+  region = filled(pattern(kPage, 10));
+  std::swap(region, other);
+  EXPECT_FALSE(region.present());
+  EXPECT_TRUE(same(other.data(), pattern(kPage, 10)));
+  region.renew();
+  EXPECT_TRUE(same(region.data(), std::vector<char>(2 * kPage, 0)));
+  region.discard();
 }
 
 TEST(PagedRegion, AnotherStoreIsToldApart) {
