@@ -35,6 +35,7 @@ void CudaManager::in_order(const std::function<void()>& work) {
     work();
     return;
   }
+  const c10::cuda::CUDAGuard here(index);
   cuda::Event::record(index, current)->block(main);
   {
     const c10::cuda::CUDAStreamGuard guard(main == nullptr
