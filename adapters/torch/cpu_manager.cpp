@@ -352,15 +352,22 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   void start_laps() override {
     mover_.start_copies();
     laps_ = {now()};
+    begins_ = {laps_.front()};
   }
-  void lap() override { laps_.push_back(now()); }
+  void lap() override {
+    laps_.push_back(now());
+    begins_.push_back(laps_.back());
+  }
+  void restart_lap() override { begins_.back() = now(); }
   void drop_laps() override { (void)mover_.stop_copies(); }
   Laps finish_laps() override {
     Laps result;
     for (std::size_t i = 1; i < laps_.size(); ++i) {
       const double end = laps_[i].ms - laps_.front().ms;
       const double whole = laps_[i].ms - laps_[i - 1].ms;
-      const double stood = std::clamp(laps_[i].stalled - laps_[i - 1].stalled, 0.0, whole);
+      const Lap& begin = begins_[i - 1];
+      const double before = begin.ms - laps_[i - 1].ms;
+      const double stood = std::clamp(before + laps_[i].stalled - begin.stalled, 0.0, whole);
       result.operators.push_back(
           {.begin_ms = end - (whole - stood), .end_ms = end, .waited_ms = stood});
     }
@@ -430,7 +437,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   CpuAllocator allocator_;
   std::unique_ptr<EngineLock> fork_lock_;
   std::atomic<bool> forked_{false};
-  std::vector<Lap> laps_;  ///< guarded by the pilot's mode: written while timing, read after
+  std::vector<Lap> begins_;  ///< of the operators after each of laps_
+  std::vector<Lap> laps_;    ///< guarded by the pilot's mode: written while timing, read after
   std::atomic<std::int64_t> from_driver_{0};
   std::atomic<std::int64_t> from_reclaim_{0};
 };

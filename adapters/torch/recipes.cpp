@@ -210,6 +210,15 @@ void Recipes::commit(Draft draft, const c10::Stack& stack, std::size_t base,
                      std::uint32_t most_depth) {
   if (draft.call->info->rerun == Rerun::kBatchNorm) save_statistics(*draft.call, stack, base);
   std::uint32_t depth = 0;
+  // What the operator read may have died within it: its caller gave the last reference away.
+  const auto all_there = [&] {
+    return std::ranges::all_of(draft.call->tensors, [&](const TensorSpec& spec) {
+      const Origin* origin = spec.origin.get();
+      if (origin == nullptr) return true;
+      return origin->version == spec.version &&
+             (!origin->storage.expired() || origin->ghost || known(*origin));
+    });
+  };
   const auto add_recipe = [&](const std::shared_ptr<Origin>& origin) {
     // Under the lock.
     origin->depth = depth;
@@ -240,7 +249,7 @@ void Recipes::commit(Draft draft, const c10::Stack& stack, std::size_t base,
       } else if (before.empty()) {
         return;
       }
-      if (depth > most_depth || before.size() >= kMostCalls) {
+      if (depth > most_depth || before.size() >= kMostCalls || !all_there()) {
         trash.recipes.push_back(std::move(before));
         return;
       }
@@ -267,7 +276,7 @@ void Recipes::commit(Draft draft, const c10::Stack& stack, std::size_t base,
       origin = origin_of(*block, *storage);
     }
     const Guard guard(mutex_);
-    if (!origin->calls.empty()) continue;
+    if (!origin->calls.empty() || !all_there()) continue;
     origin->calls = {draft.call};
     origin->result = i - base;
     add_recipe(origin);

@@ -178,8 +178,21 @@ def _compares(patches: Patches) -> Callable[[Any], Any]:
     return make
 
 
-def _not_comparing(*_: Any, **__: Any) -> bool:
-    return not getattr(_thread, "comparing", 0)
+def _not_comparing(value: Any, *_: Any, **__: Any) -> bool:
+    return not getattr(_thread, "comparing", 0) or _is_nowhere(value)
+
+
+def _is_nowhere(value: Any) -> bool:
+    """Whether PyTorch would find no memory: that of a dropped tensor on a GPU."""
+    if value.device.type == "cpu":
+        return False  # the address is still its own
+    states: list[str] = []
+    note = _library.ops().state.default
+    if isinstance(value, torch.Tensor):
+        states.append(note(value))
+    else:
+        _bring(value, lambda alias: states.append(note(alias)))
+    return states == ["dropped"]
 
 
 def _on_cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
@@ -190,8 +203,8 @@ def _no_copy(*_: Any, **kwargs: Any) -> bool:
     return kwargs.get("copy") is not True
 
 
-def _grows(_: Any, size: int, *__: Any) -> bool:
-    return size > 0  # shrinking to nothing reads nothing
+def _grows(storage: Any, size: int, *__: Any) -> bool:
+    return size > 0 or _is_nowhere(storage)  # shrinking to nothing reads nothing
 
 
 def _patch(patches: Patches) -> None:

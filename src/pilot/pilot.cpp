@@ -105,7 +105,16 @@ bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
   }
   if (ghosts_due) device_.drop_ghosts();
   if (!orders.empty()) carry_out(orders);
-  if (timed) device_.begin_lap();
+  if (timed) {
+    // What has been computed again is none of the operator's time.
+    const bool computed =
+        std::ranges::any_of(orders, [](const Order& order) { return order.task == Task::kRemake; });
+    if (computed) {
+      const Guard guard(mutex_);
+      if (timing_) device_.restart_lap();
+    }
+    device_.begin_lap();
+  }
   reused = std::move(orders);
   return records;
 }

@@ -27,8 +27,8 @@ class PilotDevice {
   /// now on is the operator's.
   virtual void begin_lap() {}
   virtual void lap() = 0;
-  /// The lap's operator has failed and begins anew: until now the device has stood still. With the
-  /// pilot's lock held.
+  /// The lap's operator begins only now (anew, if it has failed): until now the device has stood
+  /// still, or computed something else. With the pilot's lock held.
   virtual void restart_lap() {}
 
   struct Laps {
