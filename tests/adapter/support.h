@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
+#include <lms/torch.h>
 
 #include <cstdint>
 #include <map>
@@ -19,12 +20,13 @@ namespace lms::torch::testing {
 /// CPU management for the length of a scope, with small blocks.
 class ManagedCpu {
  public:
-  explicit ManagedCpu(Bytes limit, bool stress = false) {
+  explicit ManagedCpu(Bytes limit, bool stress = false, bool drop = false) {
     settings_.limit = limit;
     settings_.host_limit = 256 * kMiB;
     settings_.min_block = 4 * kKiB;
     settings_.directory = ::testing::TempDir();
     settings_.stress = stress;
+    settings_.drop = drop;
     enable_device("cpu", settings_);
     before_ = device_stats(*active_manager(c10::kCPU));
   }
@@ -75,6 +77,7 @@ inline at::Tensor numbers(std::int64_t n, double seed) {
 /// The bytes of a contiguous tensor, read through an operator.
 inline std::string bytes_of(const at::Tensor& tensor) {
   const at::Tensor copy = tensor.detach().clone();
+  access(copy);  // what has been dropped cannot be read where it lay
   return {static_cast<const char*>(copy.const_data_ptr()), copy.nbytes()};
 }
 

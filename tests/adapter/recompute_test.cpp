@@ -1,0 +1,169 @@
+// What may be run again, under which settings, and what becomes of dropped bytes.
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
+#include <c10/core/DefaultDtype.h>
+
+#include "adapter/support.h"
+#include "adapters/torch/numerics.h"
+#include "adapters/torch/op_info.h"
+#include "adapters/torch/recipes.h"
+#include "adapters/torch/repeatable.h"
+
+namespace lms::torch {
+namespace {
+
+using testing::bytes_of;
+using testing::find_operator;
+using testing::ManagedCpu;
+using testing::numbers;
+
+Rerun rule(const char* name, const char* overload = "") {
+  return rerun_rule(find_operator(name, overload));
+}
+
+TEST(Repeatable, RulesOfOperators) {
+  for (const char* name : {"aten::convolution", "aten::mm", "aten::relu", "aten::exp", "aten::gelu",
+                           "aten::native_layer_norm", "aten::cat", "aten::_softmax",
+                           "aten::_scaled_dot_product_flash_attention"}) {
+    EXPECT_EQ(rule(name), Rerun::kSame) << name;
+  }
+  EXPECT_EQ(rule("aten::add_", "Tensor"), Rerun::kSame);
+  EXPECT_EQ(rule("aten::relu_"), Rerun::kSame);
+  EXPECT_EQ(rule("aten::copy_"), Rerun::kOverwrites);
+  EXPECT_EQ(rule("aten::zero_"), Rerun::kOverwrites);
+  EXPECT_EQ(rule("aten::native_batch_norm"), Rerun::kBatchNorm);
+  // Random, filled by others, adding in any order, or writing what they are given.
+  for (const char* name : {"aten::native_dropout", "aten::rand_like", "aten::empty_like",
+                           "aten::bernoulli_", "aten::index_add_", "aten::embedding_dense_backward",
+                           "aten::resize_", "aten::_cudnn_rnn"}) {
+    const auto op = c10::Dispatcher::singleton().findOp({name, ""});
+    if (op) {
+      EXPECT_EQ(rerun_rule(*op), Rerun::kNever) << name;
+    }
+  }
+  EXPECT_EQ(rule("aten::add", "out"), Rerun::kNever);
+  EXPECT_EQ(rule("aten::cat", "out"), Rerun::kNever);
+  EXPECT_EQ(rule("aten::bernoulli_", "float"), Rerun::kNever);
+  EXPECT_EQ(rule("aten::scatter_add"), Rerun::kNever);
+}
+
+TEST(Repeatable, ConvolutionsNotWhileAlgorithmsAreTried) {
+  at::Context& context = at::globalContext();
+  const auto convolution = describe(find_operator("aten::convolution"), c10::DispatchKey::CUDA);
+  const auto product = describe(find_operator("aten::mm"), c10::DispatchKey::CUDA);
+  const bool before = context.benchmarkCuDNN();
+  context.setBenchmarkCuDNN(true);
+  EXPECT_FALSE(repeatable_now(convolution));
+  EXPECT_TRUE(repeatable_now(product));
+  context.setBenchmarkCuDNN(false);
+  EXPECT_TRUE(repeatable_now(convolution));
+  context.setBenchmarkCuDNN(before);
+}
+
+TEST(Numerics, HoldForAScopeAndAreAsBeforeAfterIt) {
+  at::Context& context = at::globalContext();
+  context.setFloat32MatmulPrecision("highest");
+  const auto before = Numerics::now();
+  ASSERT_TRUE(before);
+  Numerics other = *before;
+  other.cudnn = !other.cudnn;
+  other.cudnn_benchmark = !other.cudnn_benchmark;
+  other.cudnn_deterministic = !other.cudnn_deterministic;
+  other.mkldnn = !other.mkldnn;
+  other.mkldnn_deterministic = !other.mkldnn_deterministic;
+  other.deterministic = !other.deterministic;
+  other.default_type = c10::ScalarType::Double;
+  other.matmul = at::Float32MatmulPrecision::MEDIUM;
+  other.half_reduction = at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK;
+  other.bfloat_reduction = at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK;
+  other.threads = other.threads == 1 ? 2 : 1;
+  // The newer names of the precisions follow the older one.
+  context.setFloat32MatmulPrecision("medium");
+  other.precisions = Numerics::now()->precisions;
+  context.setFloat32MatmulPrecision("highest");
+  ASSERT_EQ(Numerics::now(), before);
+  {
+    const NumericsScope scope(other);
+    EXPECT_EQ(Numerics::now(), other);
+    EXPECT_EQ(c10::get_default_dtype_as_scalartype(), c10::ScalarType::Double);
+    EXPECT_EQ(at::get_num_threads(), other.threads);
+    EXPECT_EQ(context.float32MatmulPrecision(), at::Float32MatmulPrecision::MEDIUM);
+    const NumericsScope inner(*before);
+    EXPECT_EQ(Numerics::now(), before);
+  }
+  EXPECT_EQ(Numerics::now(), before);
+  { const NumericsScope nothing(*before); }
+  EXPECT_EQ(Numerics::now(), before);
+}
+
+/// The state of a tensor's block.
+BlockState state(const at::Tensor& tensor) {
+  DeviceManager& manager = *active_manager(c10::kCPU);
+  EngineLock lock = manager.engine().lock();
+  return manager.find(lock, *tensor.storage().unsafeGetStorageImpl())->state;
+}
+
+at::Tensor made(double seed) { return numbers(4096, seed).mul(1); }
+
+TEST(Recompute, DropsWhatItKnowsAndComputesItForItsNextUse) {
+  const std::string expected = bytes_of(made(0.5).exp());
+  const ManagedCpu managed(16 * kMiB, /*stress=*/true, /*drop=*/true);
+  const at::Tensor x = made(0.5);
+  const at::Tensor y = x.exp();
+  EXPECT_EQ(state(x), BlockState::kDropped);
+  EXPECT_EQ(state(y), BlockState::kDropped);
+  const auto remakes = managed.count("remakes");
+  EXPECT_EQ(bytes_of(y), expected);
+  EXPECT_GE(managed.count("remakes"), remakes + 2) << "and what it is computed from";
+  EXPECT_EQ(managed.stat("plan.failed"), 0);
+}
+
+TEST(Recompute, BeforeAWriteWhatNeedsTheOldBytesIsComputed) {
+  const std::string expected = bytes_of(made(0.5).exp());
+  const ManagedCpu managed(16 * kMiB, /*stress=*/true, /*drop=*/true);
+  at::Tensor x = made(0.5);
+  const at::Tensor y = x.exp();
+  ASSERT_EQ(state(y), BlockState::kDropped);
+  x.add_(1);
+  EXPECT_EQ(state(y), BlockState::kAbsent) << "it cannot be dropped again";
+  EXPECT_EQ(bytes_of(y), expected);
+  EXPECT_EQ(state(x), BlockState::kDropped) << "its recipe has grown";
+}
+
+TEST(Recompute, TheBytesOfTheDeadStayWhileSomethingNeedsThem) {
+  const ManagedCpu managed(16 * kMiB, /*stress=*/true, /*drop=*/true);
+  const auto before = managed.stat("blocks.current");
+  std::string expected;
+  {
+    at::Tensor y;
+    {
+      // Filled through its pointer: nobody knows how it came about.
+      const at::Tensor x = at::empty({4096}, at::kFloat);
+      auto* data = x.mutable_data_ptr<float>();
+      for (int i = 0; i < 4096; ++i) data[i] = 0.25F * static_cast<float>(i % 100);
+      y = x.exp();
+    }
+    ASSERT_EQ(state(y), BlockState::kDropped);
+    const at::Tensor again = at::arange(4096, at::kFloat).remainder(100).mul(0.25).exp();
+    EXPECT_EQ(bytes_of(y), bytes_of(again));
+  }
+  EXPECT_EQ(managed.stat("blocks.current"), before) << "nobody needs them any more";
+}
+
+TEST(Recompute, WhatIsDroppedReturnsBeforeManagingEnds) {
+  const std::string expected = bytes_of(at::cat({made(0.5), made(0.7)}));
+  at::Tensor joined;
+  {
+    const ManagedCpu managed(16 * kMiB, /*stress=*/true, /*drop=*/true);
+    joined = at::cat({made(0.5), made(0.7)});
+    ASSERT_EQ(state(joined), BlockState::kDropped);
+  }
+  EXPECT_EQ(std::string(static_cast<const char*>(joined.const_data_ptr()), joined.nbytes()),
+            expected);
+}
+
+}  // namespace
+}  // namespace lms::torch
