@@ -195,6 +195,14 @@ def _is_nowhere(value: Any) -> bool:
     return states == ["dropped"]
 
 
+def _is_unreadable(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Whether a tensor of the CPU has been dropped: what reads it where it lies would fault."""
+    if tensor.device.type != "cpu" or not _has_bytes(tensor):
+        return False
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return bool(_library.ops().state.default(tensor) == "dropped")
+
+
 def _on_cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
     return tensor.device.type == "cpu"  # from elsewhere, numpy() is an error or a copy
 
@@ -220,6 +228,7 @@ def _patch(patches: Patches) -> None:
     patches.replace(tensor, "__dlpack__", escapes(access, _no_copy))
     for name in ("apply_", "map_", "map2_"):
         patches.replace(tensor, name, borrows(access))
+    patches.replace(tensor, "tolist", borrows(access, _is_unreadable))
     # The C exchange table hands pointers out without passing here; without it, its users fall
     # back to __dlpack__.
     patches.hide(tensor, "__dlpack_c_exchange_api__")

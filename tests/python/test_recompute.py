@@ -384,8 +384,9 @@ def raw_access() -> Any:
     w = torch.from_dlpack(z)
     k = y + 1
     array[1] = 6
-    listed = (x * 3).tolist(), bytes((x[:64] * 4).untyped_storage())
-    return x, y, z, w, k, listed, repr(x * 5), float((x * 7)[3])
+    dropped = numbers(2)
+    listed = (dropped * 3).tolist(), bytes((dropped[:64] * 4).untyped_storage())
+    return x, y, z, w, k, listed, repr(dropped * 5), float((dropped * 7)[3])
 
 
 @program
