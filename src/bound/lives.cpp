@@ -57,7 +57,7 @@ class Recipe {
   void add(Moment at) {
     const auto i = static_cast<std::size_t>(at) % trace_.operators.size();
     known_ = known_ && trace_.operators[i].repeatable;
-    ms_ += trace_.operators[i].ms;
+    ms_ += trace_.operators[i].again_ms();
   }
   [[nodiscard]] std::optional<double> ms() const {
     return known_ ? std::optional(ms_) : std::nullopt;
