@@ -29,7 +29,7 @@ void enable(const Options& options) {
   settings.plan = options.plan;
   settings.plan_at_once = options.plan_at_once;
   settings.plan_seconds = options.plan_seconds;
-  settings.recompute = options.recompute;
+  settings.recompute = options.recompute.value_or(!options.device.starts_with("cpu"));
   settings.drop = options.drop;
   guarded([&] { enable_device(options.device, settings); });
 }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace at {
@@ -50,8 +51,10 @@ struct Options {
   bool plan_at_once = false;
   /// Most time to search for a better plan, in a thread of its own, once for each kind of step.
   double plan_seconds = 2;
-  /// Plans may let go of what is cheaper to compute again than to copy out and back.
-  bool recompute = true;
+  /// Plans may let go of what is cheaper to compute again than to copy out and back. By default on
+  /// GPUs: on the CPU, code that PyTorch does not see may read tensors where they lie, and what has
+  /// been dropped cannot be read.
+  std::optional<bool> recompute = {};
   /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
   bool drop = false;
 };

@@ -62,7 +62,7 @@ def enable(
     verify: bool | None = None,
     plan: str | bool | None = None,
     plan_seconds: float | None = None,
-    recompute: bool | None = None,
+    recompute: bool | str | None = None,
     log: str | None = None,
     **unknown: Any,
 ) -> None:
@@ -89,7 +89,9 @@ def enable(
             ``"off"`` moves blocks only when an operator needs the room, or the block; ``"now"``
             plans while the step waits, not beside it, to test.
         plan_seconds: most time to search for a better plan, once for each kind of step.
-        recompute: plans may let go of what is cheaper to compute again than to copy.
+        recompute: plans may let go of what is cheaper to compute again than to copy. By default
+            (``"auto"``) on GPUs: on the CPU, code that PyTorch does not see may read tensors
+            where they lie, and what has been dropped cannot be read.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
 
     Raises:

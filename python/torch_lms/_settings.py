@@ -284,6 +284,12 @@ def _host_limit(value: Any, earlier: Mapping[str, Any]) -> int:
     return parse_bytes(value, lambda: tier_below(earlier["device"], earlier["directory"]))
 
 
+def _recompute(value: Any, earlier: Mapping[str, Any]) -> bool:
+    # On the CPU code that PyTorch does not see may read tensors where they lie: what has been
+    # evicted can still be read there, what has been dropped cannot.
+    return earlier["device"] != "cpu" if value == "auto" else parse_flag(value)
+
+
 TABLE: tuple[Setting, ...] = (
     Setting("device", "LMS_DEVICE", None, lambda v, _: parse_device(v),
             "what to manage: 'cuda', 'cuda:N' or 'cpu'; by default CUDA's current device, else the "
@@ -308,8 +314,9 @@ TABLE: tuple[Setting, ...] = (
             "step waits, to test)"),
     Setting("plan_seconds", "LMS_PLAN_SECONDS", 2.0, lambda v, _: parse_seconds(v),
             "most time to search for a better plan, beside the training"),
-    Setting("recompute", "LMS_RECOMPUTE", True, lambda v, _: parse_flag(v),
-            "plans may let go of what is cheaper to compute again than to copy"),
+    Setting("recompute", "LMS_RECOMPUTE", "auto", _recompute,
+            "plans may let go of what is cheaper to compute again than to copy: on, off, or auto "
+            "(on GPUs)"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip

@@ -53,7 +53,14 @@ def test_precedence() -> None:
     assert _settings.resolve({"device": "cpu"}, {}).min_block == 1 << 20
     assert _settings.resolve({"stress": False}, {"LMS_STRESS": "1"}).stress is False
     assert _settings.resolve({}, {"LMS_STRESS": "yes"}).stress is True
+    assert _settings.resolve({"stress": "drop"}, {}).stress == "drop"
     assert _settings.resolve({"device": "cpu"}, {"LMS_LIMIT": ""}).limit == _settings.AUTOMATIC
+
+
+def test_the_cpu_recomputes_only_when_it_is_told_to() -> None:
+    assert _settings.resolve({"device": "cpu"}, {}).recompute is False
+    assert _settings.resolve({"device": "cpu"}, {"LMS_RECOMPUTE": "auto"}).recompute is False
+    assert _settings.resolve({"device": "cpu", "recompute": True}, {}).recompute is True
 
 
 def test_every_variable_is_read(tmp_path: Path) -> None:
@@ -67,6 +74,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "LMS_VERIFY": "true",
         "LMS_PLAN": "now",
         "LMS_PLAN_SECONDS": "0.5",
+        "LMS_RECOMPUTE": "on",
         "LMS_LOG": "debug",
     }
     assert set(values) == {setting.variable for setting in _settings.TABLE}
@@ -80,6 +88,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         verify=True,
         plan="now",
         plan_seconds=0.5,
+        recompute=True,
         log="debug",
     )
 
@@ -145,6 +154,7 @@ def test_unknown_argument_names_the_valid_ones() -> None:
         {"directory": "/no/such/folder"},
         {"directory": 3.5},
         {"stress": "maybe"},
+        {"recompute": "sometimes"},
         {"log": "loud"},
     ],
 )
