@@ -22,9 +22,9 @@ struct Bound {
 /// - What is written once is copied out at most once, and may then leave the device as often as it
 ///   is not in use. Blocks from before the step may be absent over its end, and blocks that nobody
 ///   writes are below already.
-/// - With recompute, a block that is born in the step, by repeatable operators alone, may be dropped
-///   and costs the time of running the operators that wrote it again, when it is used. Their inputs
-///   are left out; a plan must bring them back too.
+/// - With recompute, a block that is born in the step, by repeatable operators alone, may be
+///   dropped, and costs the time of running the operators that wrote it again when it is used. Their
+///   inputs are left out; a plan must bring them back too.
 /// - Everything else that is rounded (the moments of copies, to a bin) is in the schedule's favour.
 ///   The link's latency and copy tax are left out.
 /// Takes milliseconds if the step fits, else seconds. Throws BadSetting for options and rates that
