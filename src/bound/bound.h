@@ -23,8 +23,8 @@ struct Bound {
 ///   is not in use. Blocks from before the step may be absent over its end, and blocks that nobody
 ///   writes are below already.
 /// - With recompute, a block that is born in the step, by repeatable operators alone, may be
-///   dropped, and costs the time of running the operators that wrote it again when it is used. Their
-///   inputs are left out; a plan must bring them back too.
+///   dropped, and costs the time of running the operators that wrote it again, at its next use.
+///   Their inputs are left out; a plan must bring them back too.
 /// - Everything else that is rounded (the moments of copies, to a bin) is in the schedule's favour.
 ///   The link's latency and copy tax are left out.
 /// Takes milliseconds if the step fits, else seconds. Throws BadSetting for options and rates that
