@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench_support import CPU, FACTS, GIB, request, setting  # noqa: E402
 
-from bench import ballast, methods, worker  # noqa: E402
+from bench import ballast, planned, worker  # noqa: E402
 from bench.ballast import Ballast  # noqa: E402
 
 
@@ -88,8 +88,8 @@ def test_runs_under_lms_with_a_limit_take_the_ballast_and_give_it_back(
         fake_device.used = 3 * GIB
         return real_run_steps(step, count, device, after_each)
 
-    real_run_steps = methods.run_steps
-    monkeypatch.setattr(methods, "run_steps", use_more)
+    real_run_steps = planned.run_steps
+    monkeypatch.setattr(planned, "run_steps", use_more)
     asked = {"method": "lms-swap", "limit_bytes": 4 * GIB, "steps": 1}
     result = worker._one(request([], ballast_slack=GIB), asked, FACTS, None)
     assert result["error"] is None
