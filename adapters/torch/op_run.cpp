@@ -46,18 +46,25 @@ class Outermost {
   ThreadState& state_;
 };
 
-void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
-  static thread_local std::vector<StorageUse> reused;
-  std::vector<StorageUse> storages = std::move(reused);  // operators nest
-  storages.clear();
+/// Appends the storages of an operator's arguments, with which its stack ends.
+void collect_arguments(const OpInfo& info, const c10::Stack& stack,
+                       std::vector<StorageUse>& storages) {
   const bool keep = info.kind == OpKind::kKeep;
   const std::size_t first = stack.size() - info.argument_count;
   for (const auto& argument : info.arguments) {
     collect_storages(stack[first + argument.index], argument.writes || keep, keep, storages);
   }
+}
+
+void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  static thread_local std::vector<StorageUse> reused;
+  std::vector<StorageUse> storages = std::move(reused);  // operators nest
+  storages.clear();
+  collect_arguments(info, stack, storages);
+  const bool keep = info.kind == OpKind::kKeep;
   std::optional<c10::Stream> stream;
   if (info.takes_stream) {
-    for (std::size_t i = first; i < stack.size(); ++i) {
+    for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
       if (stack[i].isStream()) stream = stack[i].toStream();
     }
   }
@@ -127,16 +134,6 @@ class Flight {
   bool records_ = false;
 };
 
-/// The storages of an operator's arguments, for as long as it runs. Its stack ends with them.
-std::vector<StorageUse> storages_of_arguments(const OpInfo& info, const c10::Stack& stack) {
-  std::vector<StorageUse> storages;
-  const std::size_t first = stack.size() - info.argument_count;
-  for (const auto& argument : info.arguments) {
-    collect_storages(stack[first + argument.index], argument.writes, false, storages);
-  }
-  return storages;
-}
-
 /// What the operator made may leave from now on, though nobody has read it yet. Not views of its
 /// arguments: it has made nothing there.
 void track_results(ThreadState& state, const std::vector<StorageUse>& arguments,
@@ -153,7 +150,9 @@ void track_results(ThreadState& state, const std::vector<StorageUse>& arguments,
 }
 
 DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
-  for (const StorageUse& use : storages_of_arguments(info, stack)) {
+  std::vector<StorageUse> storages;
+  collect_arguments(info, stack, storages);
+  for (const StorageUse& use : storages) {
     if (auto* manager = active_manager(use.storage->device())) return manager;
   }
   return nullptr;
@@ -228,8 +227,8 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
   try {
     const Depth depth(state);
     pin_arguments(state, info, stack);
-    const auto arguments =
-        info.completes_results ? storages_of_arguments(info, stack) : std::vector<StorageUse>();
+    std::vector<StorageUse> arguments;
+    if (info.completes_results) collect_arguments(info, stack, arguments);
     std::optional<Draft> draft;
     if (Recipes* recipes = flight.recipes())
       draft = recipes->prepare(info, kernel, op, keys, stack);

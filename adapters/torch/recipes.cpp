@@ -13,6 +13,7 @@ namespace {
 
 /// A recipe of more calls than this is not worth keeping.
 constexpr std::size_t kMostCalls = 16;
+
 bool is_plain(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return tensor.layout() == c10::kStrided && impl.has_storage() &&
