@@ -129,6 +129,7 @@ VirtualMemory::VirtualMemory(int device, Bytes reserve, Bytes chunk)
     throw Error("VirtualMemory: chunks of " + std::to_string(chunk) + " bytes");
   }
   reserved_ = round_up(reserve, chunk);
+  unused_ = reserved_;
   const DeviceScope scope(device);
   scope.expect();
   check(cudaFree(nullptr), "cudaFree");  // makes the device's context, if nothing has yet
@@ -202,13 +203,15 @@ void VirtualMemory::forget(const std::function<bool(Bytes)>& keep) {
   });
 }
 
-/// Addresses beyond reserved() behind which there is nothing.
-Bytes VirtualMemory::addresses_for(Bytes bytes) const {
+/// Addresses beyond reserved() behind which there is nothing. They are plenty: those that were given
+/// up are looked at when all have been used once.
+Bytes VirtualMemory::addresses_for(Bytes bytes) {
+  if (unused_ + bytes <= 2 * reserved_) return unused_;
+  Bytes at = reserved_;
   std::map<Bytes, Bytes> taken;
   for (const auto& [chunks, offset] : joined_) {
     taken[offset] = static_cast<Bytes>(chunks.size()) * chunk_;
   }
-  Bytes at = reserved_;
   for (const auto& [offset, length] : taken) {
     if (offset - at >= bytes) break;
     at = offset + length;
@@ -236,6 +239,8 @@ Bytes VirtualMemory::side_by_side(const std::vector<std::uint32_t>& chunks) {
     }
     set_access(address_of(base_, offset), static_cast<std::size_t>(bytes), users_);
     joined_.emplace(chunks, offset);
+    unused_ = std::max(unused_, offset + bytes);
+    ++joins_;
   } catch (...) {
     if (end > offset) {
       (void)driver().unmap(address_of(base_, offset), static_cast<std::size_t>(end - offset));

@@ -53,6 +53,8 @@ class VirtualMemory {
   /// stays there until one of them is given back. Throws OutOfMemory if the addresses for that have
   /// run out.
   Bytes side_by_side(const std::vector<std::uint32_t>& chunks);
+  /// How often side_by_side() has had to map something.
+  [[nodiscard]] std::int64_t joins() const { return joins_; }
 
   /// Forgets where chunks lie side by side, except what `keep` wants of those places, after all
   /// work queued on the device is done. No work queued later may use what is forgotten.
@@ -71,7 +73,7 @@ class VirtualMemory {
   void release(std::size_t first, std::size_t last) noexcept;
   void part(std::size_t first, std::size_t last) noexcept;
   void unmap_joined(const std::vector<std::uint32_t>& chunks, Bytes offset) noexcept;
-  [[nodiscard]] Bytes addresses_for(Bytes bytes) const;
+  [[nodiscard]] Bytes addresses_for(Bytes bytes);
 
   int device_ = 0;
   Bytes chunk_ = 0;
@@ -82,6 +84,8 @@ class VirtualMemory {
   Bytes mapped_ = 0;
   std::vector<int> users_;                              // devices that may read and write
   std::map<std::vector<std::uint32_t>, Bytes> joined_;  // chunks -> where they lie side by side
+  Bytes unused_ = 0;  // from here on no address has ever had memory side by side
+  std::int64_t joins_ = 0;
 };
 
 }  // namespace lms::cuda

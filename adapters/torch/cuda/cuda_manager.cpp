@@ -329,6 +329,7 @@ void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   stats["arena.bytes.peak"] = arena_ ? arena_->peak() : 0;
   stats["arena.reserved.current"] = arena_ ? arena_->mapped() : 0;
   stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
+  stats["arena.joins"] = arena_ ? arena_->joins() : 0;
   stats["arena.misplaced"] = misplaced_.load();
   if (!host_) return;
   const auto host = host_->stats();

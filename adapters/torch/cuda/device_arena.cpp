@@ -80,6 +80,7 @@ void* DeviceArena::take_on(const std::vector<std::uint32_t>& pages, Bytes size, 
   Bytes address = kNoAddress;
   if (size <= static_cast<Bytes>(pages.size()) * page && std::ranges::all_of(pieces, fits)) {
     address = side_by_side(chunks);
+    joins_ = memory_.joins();
   }
   if (address == kNoAddress) {
     for (std::size_t i = 0; i < taken; ++i) map_.give(pieces[i].first);

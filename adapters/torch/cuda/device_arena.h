@@ -95,6 +95,8 @@ class DeviceArena {
   [[nodiscard]] Bytes peak() const { return peak_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes mapped() const { return mapped_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes mapped_peak() const { return mapped_peak_.load(std::memory_order_relaxed); }
+  /// How often pages have had to be mapped side by side.
+  [[nodiscard]] std::int64_t joins() const { return joins_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes base() const { return base_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes room();  ///< bytes of the window
   [[nodiscard]] Bytes free();  ///< bytes of the window that nobody has taken
@@ -121,6 +123,7 @@ class DeviceArena {
   Bytes below_ = 0;           ///< physical bytes below the window
   std::atomic<Bytes> base_{0};
   std::atomic<Bytes> used_{0}, peak_{0}, mapped_{0}, mapped_peak_{0};
+  std::atomic<std::int64_t> joins_{0};
   std::atomic<Bytes> taken_{0};  ///< bytes of everything ever taken
 };
 
