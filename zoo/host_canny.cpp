@@ -1,0 +1,48 @@
+#include "zoo/host_canny.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "zoo/canny.h"
+
+namespace lms::zoo {
+namespace {
+
+constexpr double kLow = 10;
+constexpr double kHigh = 100;
+
+}  // namespace
+
+HostCanny::HostCanny(const torch::Tensor& images) : device_(images.device()) {
+  const torch::Tensor dense = images.contiguous();
+  if (device_.is_cpu()) {
+    host_ = dense;
+    return;
+  }
+  host_ = torch::empty(dense.sizes(), torch::TensorOptions(torch::kUInt8).pinned_memory(true));
+  host_.copy_(dense, /*non_blocking=*/true);
+  arrived_.emplace(device_.type());
+  arrived_->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+torch::Tensor HostCanny::finish() {
+  if (arrived_) arrived_->synchronize();
+  const std::int64_t channels = host_.size(1);
+  const std::int64_t height = host_.size(2);
+  const std::int64_t width = host_.size(3);
+  torch::Tensor edges =
+      torch::empty({host_.size(0), 1, height, width},
+                   torch::TensorOptions(torch::kUInt8).pinned_memory(!device_.is_cpu()));
+  const std::uint8_t* from = host_.const_data_ptr<std::uint8_t>();
+  std::uint8_t* to = edges.mutable_data_ptr<std::uint8_t>();
+  at::parallel_for(0, host_.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      canny({from + i * channels * height * width, channels, height, width}, kLow, kHigh,
+            to + i * height * width);
+    }
+  });
+  host_.reset();
+  return edges.to(device_, /*non_blocking=*/true).to(torch::kFloat32);
+}
+
+}  // namespace lms::zoo

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <optional>
+
+namespace lms::zoo {
+
+/// Canny's edges of a batch, found on the host while the device computes on: the picture leaves
+/// when this is made, and only finish() waits for its arrival.
+class HostCanny {
+ public:
+  /// `images`: uint8, N×C×H×W, on any device.
+  explicit HostCanny(const torch::Tensor& images);
+  /// Edges of cv2.Canny(image, 10, 100): float32, N×1×H×W on the images' device, 0 or 255. To be
+  /// called once.
+  torch::Tensor finish();
+
+ private:
+  torch::Device device_;
+  torch::Tensor host_;
+  std::optional<c10::Event> arrived_;
+};
+
+}  // namespace lms::zoo
