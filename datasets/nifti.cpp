@@ -23,72 +23,6 @@ constexpr std::size_t kPiece = std::size_t{4} << 20;
 constexpr std::size_t kNifti1 = 348;
 constexpr std::size_t kNifti2 = 540;
 
-struct Parsed {
-  Header header;
-  std::size_t bytes;  // of the header in the file
-};
-
-/// nifti_clib makes sense of the header. Files are not opened by it: it believes what they claim.
-Parsed parse_header(ByteSource& source, const std::string& name) {
-  static std::once_flag once;
-  std::call_once(once, [] { nifti_set_debug_level(0); });
-
-  std::array<std::uint8_t, kNifti2> raw{};
-  source.read(raw.data(), 4);
-  std::uint32_t first = 0;
-  std::memcpy(&first, raw.data(), 4);
-  const auto is = [&](std::uint32_t size) {
-    return first == size || first == ((size & 0xFFU) << 24U | (size & 0xFF00U) << 8U);
-  };
-  nifti_image* image = nullptr;
-  std::size_t size = 0;
-  std::string magic;
-  if (is(kNifti1)) {
-    size = kNifti1;
-    source.read(raw.data() + 4, size - 4);
-    nifti_1_header header{};
-    std::memcpy(&header, raw.data(), size);
-    magic.assign(header.magic, 3);
-    if (magic == "n+1") image = nifti_convert_n1hdr2nim(header, nullptr);
-  } else if (is(kNifti2)) {
-    size = kNifti2;
-    source.read(raw.data() + 4, size - 4);
-    nifti_2_header header{};
-    std::memcpy(&header, raw.data(), size);
-    magic.assign(header.magic, 3);
-    if (magic == "n+2") image = nifti_convert_n2hdr2nim(header, nullptr);
-  } else {
-    fail(name, "is no NIfTI file: its first four bytes are to be 348 or 540");
-  }
-  if (magic == "ni1" || magic == "ni2") {
-    fail(name, "is the header of a NIfTI pair (.hdr and .img); only single files (.nii) are read");
-  }
-  if (magic != "n+1" && magic != "n+2") {
-    fail(name, "field magic: is no NIfTI file (\"n+1\" or \"n+2\" is expected)");
-  }
-  if (image == nullptr) fail(name, "broken NIfTI header: its fields dim, datatype or bitpix");
-  return {Header(image, &nifti_image_free), size};
-}
-
-void check_header(const nifti_image& header, const std::string& name, const VolumeLimits& limits) {
-  std::int64_t voxels = 1;
-  if (header.dim[0] < 3 || header.dim[0] > 7) {
-    fail(name, "field dim[0]: " + std::to_string(header.dim[0]) + " axes; 3 are expected");
-  }
-  for (int axis = 1; axis <= header.dim[0]; ++axis) {
-    const std::int64_t side = header.dim[axis];
-    const std::string field = "field dim[" + std::to_string(axis) + "]: ";
-    if (side < 1) fail(name, field + "a side of " + std::to_string(side));
-    if (axis > 3 && side != 1) {
-      fail(name, field + std::to_string(side) + " volumes in one file; one is expected");
-    }
-    if (side > limits.voxels / voxels) {
-      fail(name, field + "more than " + std::to_string(limits.voxels) + " voxels are claimed");
-    }
-    voxels *= side;
-  }
-}
-
 template <typename T>
 void convert(const std::uint8_t* from, std::size_t count, bool swap, double slope, double inter,
              float* out) {
@@ -132,6 +66,78 @@ Convert converter(int datatype) {
   }
 }
 
+/// The fields that nifti_clib would believe, in the host's byte order: it writes past its own
+/// memory for some values of dim[0].
+template <typename RawHeader>
+void check_fields(const RawHeader& header, const std::string& name, const VolumeLimits& limits) {
+  std::int64_t voxels = 1;
+  if (header.dim[0] < 3 || header.dim[0] > 7) {
+    fail(name, "field dim[0]: " + std::to_string(header.dim[0]) + " axes; 3 are expected");
+  }
+  for (int axis = 1; axis <= header.dim[0]; ++axis) {
+    const std::int64_t side = header.dim[axis];
+    const std::string field = "field dim[" + std::to_string(axis) + "]: ";
+    if (side < 1) fail(name, field + "a side of " + std::to_string(side));
+    if (axis > 3 && side != 1) {
+      fail(name, field + std::to_string(side) + " volumes in one file; one is expected");
+    }
+    if (side > limits.voxels / voxels) {
+      fail(name, field + "more than " + std::to_string(limits.voxels) + " voxels are claimed");
+    }
+    voxels *= side;
+  }
+  if (converter(header.datatype) == nullptr) {
+    fail(name, "field datatype: " + std::to_string(header.datatype) + " (" +
+                   nifti_datatype_string(header.datatype) + "); real numbers are expected");
+  }
+}
+
+struct Parsed {
+  Header header;
+  std::size_t bytes;  // of the header in the file
+  bool swapped;       // the file's byte order is not the host's
+};
+
+void check_magic(const std::string& magic, char version, const std::string& name) {
+  if (magic == std::string("n+") + version) return;
+  if (magic == std::string("ni") + version) {
+    fail(name, "is the header of a NIfTI pair (.hdr and .img); only single files (.nii) are read");
+  }
+  fail(name, std::string("field magic: is no NIfTI file (\"n+") + version + "\" is expected)");
+}
+
+/// nifti_clib makes sense of the header. It does not open files: it believes what they claim.
+Parsed parse_header(ByteSource& source, const std::string& name, const VolumeLimits& limits) {
+  static std::once_flag once;
+  std::call_once(once, [] { nifti_set_debug_level(0); });
+
+  std::array<std::uint8_t, kNifti2> raw{};
+  source.read(raw.data(), 4);
+  std::uint32_t first = 0;
+  std::memcpy(&first, raw.data(), 4);
+  const auto turned = [](std::uint32_t size) {  // of two bytes
+    return (size & 0xFFU) << 24U | (size & 0xFF00U) << 8U;
+  };
+  const auto read_as = [&](auto header, std::size_t size, char version, auto swap, auto convert) {
+    const bool swapped = first != size;
+    source.read(raw.data() + 4, size - 4);
+    std::memcpy(&header, raw.data(), size);
+    check_magic(std::string(header.magic, 3), version, name);
+    if (swapped) swap(&header);
+    check_fields(header, name, limits);
+    nifti_image* image = convert(header, nullptr);
+    if (image == nullptr) fail(name, "broken NIfTI header");
+    return Parsed{Header(image, &nifti_image_free), size, swapped};
+  };
+  if (first == kNifti1 || first == turned(kNifti1)) {
+    return read_as(nifti_1_header{}, kNifti1, '1', &nifti_swap_as_nifti1, &nifti_convert_n1hdr2nim);
+  }
+  if (first == kNifti2 || first == turned(kNifti2)) {
+    return read_as(nifti_2_header{}, kNifti2, '2', &nifti_swap_as_nifti2, &nifti_convert_n2hdr2nim);
+  }
+  fail(name, "is no NIfTI file: its first four bytes are to be 348 or 540");
+}
+
 void set_geometry(const nifti_image& header, Volume& volume) {
   volume.shape = {header.dim[3], header.dim[2], header.dim[1]};
   for (std::size_t axis = 0; axis < 3; ++axis) {
@@ -153,14 +159,9 @@ void set_geometry(const nifti_image& header, Volume& volume) {
 
 Volume decode_nifti(ByteView file, const std::string& name, const VolumeLimits& limits) {
   ByteSource source(file, name);
-  const Parsed parsed = parse_header(source, name);
+  const Parsed parsed = parse_header(source, name, limits);
   const nifti_image& header = *parsed.header;
-  check_header(header, name, limits);
   const Convert to_floats = converter(header.datatype);
-  if (to_floats == nullptr) {
-    fail(name, "field datatype: " + std::to_string(header.datatype) + " (" +
-                   nifti_datatype_string(header.datatype) + "); real numbers are expected");
-  }
   if (header.iname_offset < static_cast<std::int64_t>(parsed.bytes) ||
       header.iname_offset > limits.extensions) {
     fail(name, "field vox_offset: " + std::to_string(header.iname_offset) + " is out of range, " +
@@ -177,7 +178,6 @@ Volume decode_nifti(ByteView file, const std::string& name, const VolumeLimits& 
 
   const auto voxel = static_cast<std::size_t>(header.nbyper);
   const auto count = static_cast<std::size_t>(volume.shape[0] * volume.shape[1] * volume.shape[2]);
-  const bool swap = header.byteorder != nifti_short_order();
   // Memory grows with what is there, not with what the header claims.
   std::vector<std::uint8_t> piece;
   for (std::size_t done = 0; done < count;) {
@@ -185,7 +185,7 @@ Volume decode_nifti(ByteView file, const std::string& name, const VolumeLimits& 
     piece.resize(voxels * voxel);
     source.read(piece.data(), piece.size());
     volume.voxels.resize(done + voxels);
-    to_floats(piece.data(), voxels, swap, slope, inter, volume.voxels.data() + done);
+    to_floats(piece.data(), voxels, parsed.swapped, slope, inter, volume.voxels.data() + done);
     done += voxels;
   }
   return volume;
