@@ -28,7 +28,11 @@ void need(bool condition, const char* what) {
 }
 
 ByteVector exif_bytes(int orientation, bool big_endian) {
-  ByteVector bytes = {'E', 'x', 'i', 'f', 0, 0};
+  ByteVector bytes;
+  bytes.reserve(64);
+  for (const char mark : {'E', 'x', 'i', 'f', '\0', '\0'}) {
+    bytes.push_back(static_cast<std::uint8_t>(mark));
+  }
   const auto u16 = [&](unsigned value) {
     const auto low = static_cast<std::uint8_t>(value);
     const auto high = static_cast<std::uint8_t>(value >> 8U);
@@ -44,8 +48,8 @@ ByteVector exif_bytes(int orientation, bool big_endian) {
       u16(value >> 16U);
     }
   };
-  const std::string_view order = big_endian ? "MM" : "II";
-  bytes.insert(bytes.end(), order.begin(), order.end());
+  const unsigned order = big_endian ? 'M' : 'I';
+  u16(order << 8U | order);
   u16(42);
   u32(8);
   u16(2);       // entries
