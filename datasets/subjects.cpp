@@ -264,8 +264,12 @@ std::string find_volume(const std::string& folder, const std::string& pattern) {
   }
   std::vector<std::string> found;
   for (const std::string& file : files_in(folder)) {
-    const bool volume = file.ends_with(".nii") || file.ends_with(".nii.gz");
-    if (volume && matches(pattern.c_str(), file.c_str())) found.push_back(file);
+    const bool packed = file.ends_with(".nii.gz");
+    if (!packed && !file.ends_with(".nii")) continue;
+    const std::string stem = file.substr(0, file.size() - (packed ? 7 : 4));
+    if (matches(pattern.c_str(), stem.c_str()) || matches(pattern.c_str(), file.c_str())) {
+      found.push_back(file);
+    }
   }
   if (found.empty()) fail(folder, "no NIfTI file's name is " + pattern);
   if (found.size() > 1) fail(folder, found[0] + " and " + found[1] + " are both " + pattern);

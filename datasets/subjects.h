@@ -40,7 +40,8 @@ struct VolumeRules {
 /// Throws DataError if a file is missing.
 std::shared_ptr<const Dataset> subject_volumes(std::vector<Subject> subjects, VolumeRules rules);
 
-/// The file of a subject's folder that `pattern` means: with a *, the only one that matches;
+/// The file of a subject's folder that `pattern` means: with a *, the only one that matches
+/// (with or without its extension);
 /// without, the first there is of P.nii.gz, P.nii, {subject}_P.nii.gz, {subject}_P.nii. Throws
 /// DataError if there is none, or are several.
 std::string find_volume(const std::string& folder, const std::string& pattern);
