@@ -180,6 +180,7 @@ Parts make_parts(Settings& settings, bool with_train) {
     throw BadSetting("val_data: has " + std::to_string(val->classes()) + " classes, the model " +
                      std::to_string(classes));
   }
+  if (settings.channels == 0) settings.channels = (train ? train : val)->get(0, 0).input.shape[0];
   parts.model = make_model(settings, classes);
   const std::int64_t cache = read_amount("cache", settings.cache, torch::kCPU);
   if (train) {

@@ -37,7 +37,8 @@ std::vector<data::Transform> validation_transforms(const Settings& settings,
 /// Throws BadSetting where the model or its settings are unknown.
 std::shared_ptr<zoo::Model> make_model(const Settings& settings, std::size_t classes);
 
-/// All of them. `train` is left out (null) for evaluation. `settings.classes` is filled in.
+/// All of them. `train` is left out (null) for evaluation. `settings.classes` and
+/// `settings.channels` are filled in, where they are 0.
 Parts make_parts(Settings& settings, bool with_train);
 
 }  // namespace lms::train

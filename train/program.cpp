@@ -127,13 +127,8 @@ int train_command(const std::vector<Said>& said, std::FILE* out, std::FILE* err)
                        "' has a run; resume=true goes on with it, overwrite=true starts anew");
     }
   }
-  const Settings said_settings = settings;
   const Machine machine(settings);
   const Parts parts = make_parts(settings, true);
-  if (start) {
-    // The number of classes has been found out again; it is not a setting that was changed.
-    settings.classes = said_settings.classes != 0 ? said_settings.classes : settings.classes;
-  }
   const RunFolder folder(settings.out, settings.keep);
   write_text(folder.file("recipe.toml"), recipe_text(settings));
   const TrainResult result = train(settings, machine, parts, start, err);

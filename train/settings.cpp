@@ -190,7 +190,7 @@ std::vector<Key> make_keys() {
   t.text("split", &Settings::split, "the part of the data set to train on");
   t.text("val_split", &Settings::val_split, "the part to validate on, or to predict");
   t.count("classes", &Settings::classes, 0, "classes or labels; 0: those of the data set");
-  t.count("channels", &Settings::channels, 0, "channels of the input; 0: the model's own");
+  t.count("channels", &Settings::channels, 0, "channels of the input; 0: those of the data set");
   t.group("What", "t", true);
   t.text("init", &Settings::init, "start from the weights of this checkpoint");
 

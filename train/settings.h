@@ -20,7 +20,7 @@ struct Settings {
   std::string split = "train";
   std::string val_split = "val";
   std::int64_t classes = 0;   ///< 0: as many as the data set has
-  std::int64_t channels = 0;  ///< 0: the model's own
+  std::int64_t channels = 0;  ///< 0: those of the data set
   std::map<std::string, std::string> variants;  ///< zoo::ModelOptions::variants
   std::map<std::string, std::string> options;   ///< the data set's own
   std::string init;                             ///< a checkpoint to take the weights from

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "figures/timeline.h"
 #include "tools/lms/forecast.h"
+#include "tools/lms/other.h"
 #include "tools/lms/quantity.h"
 #include "tools/lms/report.h"
 #include "trace/gz_file.h"
@@ -89,9 +90,13 @@ int plan(const PlanArguments& arguments, std::FILE* out, std::FILE* err) {
 }  // namespace
 
 int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
+  if (argc > 1 && is_other(argv[1])) return run_other(argv, err);
   try {
     CLI::App app(
-        "Large Model Support: recorded training steps, and what memory limits make of them", "lms");
+        "Large Model Support: recorded training steps, and what memory limits make of them. The "
+        "commands train, eval and predict are those of the program lms-train beside this one: see "
+        "lms train --help.",
+        "lms");
     app.require_subcommand(1);
     PlanArguments arguments;
     std::string trace_file;

@@ -10,7 +10,7 @@ inline constexpr int kDoesNotFit = 1;  ///< `lms plan`: no plan keeps to the lim
 inline constexpr int kFailed = 2;      ///< wrong arguments, unreadable files
 
 /// The program `lms`: see `lms --help` and docs/planning.md. Writes answers to `out` and errors to
-/// `err`; throws nothing.
+/// `err`; throws nothing. `train`, `eval` and `predict` replace the process by lms-train.
 int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err);
 
 }  // namespace lms::tool
