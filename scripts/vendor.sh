@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fills .vendor/ with what a test machine without a network may lack: nlohmann-json and CLI11
-# (headers), zlib (headers and library), HiGHS (library), GoogleTest (source), rapidcheck (headers
+# Fills .vendor/ with what a test machine without a network may lack: nlohmann-json, CLI11
+# and toml++ (headers), zlib (headers and library), HiGHS (library), GoogleTest (source), rapidcheck (headers
 # and library), pytest, pytest-xdist and expecttest (pure Python). From this system's packages where
 # they are installed, else downloaded; needs no root. At most 64 MiB.
 source "$(dirname "$0")/common.sh"
@@ -32,6 +32,11 @@ say "CLI11"
 from=$(folder_of libcli11-dev /usr/include/CLI/CLI.hpp)
 mkdir -p "$fresh/vendor/cli11/include"
 cp -r "$from/usr/include/CLI" "$fresh/vendor/cli11/include/"
+
+say "toml++"
+from=$(folder_of libtomlplusplus-dev /usr/include/toml++/toml.h)
+mkdir -p "$fresh/vendor/toml/include"
+cp -r "$from/usr/include/toml++" "$fresh/vendor/toml/include/"
 
 # The shared library: Debian's static one cannot become part of a shared library.
 say "zlib"
