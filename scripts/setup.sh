@@ -32,6 +32,9 @@ has nlohmann/json.hpp json/include || packages+=(nlohmann-json3-dev)
 has zlib.h zlib/include || packages+=(zlib1g-dev)
 has CLI/CLI.hpp cli11/include || extras+=(libcli11-dev)
 has toml++/toml.h toml/include || extras+=(libtomlplusplus-dev)
+has spng.h images/include || extras+=(libspng-dev)
+[ -f .vendor/images/include/jpeglib.h ] || have_headers cstdio jpeglib.h || extras+=(libjpeg-dev)
+has nifti/nifti2_io.h images/include || extras+=(libnifti-dev)
 libraries=${WITH_TESTS:-1}
 [ -f .vendor/googletest/CMakeLists.txt ] && [ -f .vendor/rapidcheck/include/rapidcheck.h ] && libraries=0
 if [ "$libraries" -ne 0 ]; then
@@ -47,7 +50,7 @@ filled on another machine (it holds the libraries among them)."
 fi
 if [ ${#extras[@]} -gt 0 ]; then
   { may_install && apt_install "${extras[@]}"; } ||
-    say "missing, and done without: ${extras[*]} (the tools 'lms' and 'lms-train' are left out)"
+    say "missing, and done without: ${extras[*]} (the tools 'lms' and 'lms-train' are left out, or one of them)"
 fi
 
 # --- virtual environment ---------------------------------------------------------------------------

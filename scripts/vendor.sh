@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fills .vendor/ with what a test machine without a network may lack: nlohmann-json, CLI11
-# and toml++ (headers), zlib (headers and library), HiGHS (library), GoogleTest (source), rapidcheck (headers
-# and library), pytest, pytest-xdist and expecttest (pure Python). From this system's packages where
-# they are installed, else downloaded; needs no root. At most 64 MiB.
+# Fills .vendor/ with what a test machine without a network may lack: nlohmann-json, CLI11 and toml++
+# (headers), zlib, libspng, libjpeg-turbo, nifti_clib and rapidcheck (headers and library), HiGHS
+# (library), GoogleTest (source), pytest, pytest-xdist and expecttest (pure Python). From this system's
+# packages where they are installed, else downloaded; needs no root. At most 64 MiB.
 source "$(dirname "$0")/common.sh"
 scripts/setup.sh
 vendor=$ROOT/.vendor
@@ -45,6 +45,25 @@ mkdir -p "$fresh/vendor/zlib/include" "$fresh/vendor/zlib/lib"
 find "$from/usr/include" -maxdepth 2 \( -name zlib.h -o -path '*-linux-gnu/zconf.h' -o \
   -path '*/include/zconf.h' \) -exec cp {} "$fresh/vendor/zlib/include/" \;
 cp -L "$(ldconfig -p | sed -n 's|.*libz\.so\.1 .*=> ||p' | head -n 1)" "$fresh/vendor/zlib/lib/libz.so.1"
+
+# Static where there is a static one; libspng.so needs only zlib and the C library.
+say "libspng, libjpeg-turbo and nifti_clib"
+images=$fresh/vendor/images
+mkdir -p "$images/include/nifti" "$images/lib"
+from=$(folder_of libspng-dev /usr/include/spng.h)
+cp "$from/usr/include/spng.h" "$images/include/"
+from=$(folder_of libspng0 "$(find /usr/lib -name libspng.so.0 | head -n 1)")
+cp -L "$from"/usr/lib/*/libspng.so.0 "$images/lib/"
+from=$(folder_of libjpeg62-turbo-dev /usr/include/jpeglib.h)
+find "$from/usr/include" -maxdepth 2 \( -name 'jpeglib.h' -o -name 'jmorecfg.h' -o -name 'jerror.h' \
+  -o -name 'jconfig.h' \) -exec cp {} "$images/include/" \;
+cp "$from"/usr/lib/*/libjpeg.a "$images/lib/"
+for package in libnifti2-dev:nifti2.h libniftiio-dev:nifti2_io.h libznz-dev:znzlib.h; do
+  from=$(folder_of "${package%%:*}" "/usr/include/nifti/${package#*:}")
+  cp "$from"/usr/include/nifti/*.h "$images/include/nifti/"
+  find "$from"/usr/lib/*/ -maxdepth 1 \( -name libnifti2.a -o -name libznz.a \) \
+    -exec cp {} "$images/lib/" \;
+done
 
 say "HiGHS"
 mkdir -p "$fresh/vendor/highs"
