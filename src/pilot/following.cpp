@@ -58,6 +58,30 @@ void Pilot::collect_moves(std::vector<Order>& orders) {
   }
 }
 
+/// What lies on the device elsewhere than the plan wants it when a step begins (since another plan
+/// has put it there) may be in the way of others in every step, and if it is always in use when
+/// they come, nobody ever moves it. All of it leaves before the first comes back.
+void Pilot::collect_strays(std::vector<Order>& orders) {
+  constexpr int kMostPatience = 64;
+  const std::int64_t misplaced = device_.misplaced();
+  const bool new_plan = followed_ == 0;
+  if (!new_plan && (misplaced == misplaced_ || followed_ < settle_after_)) return;
+  misplaced_ = misplaced;
+  // What does not help at once is not tried in every step.
+  settle_after_ = std::min(2 * followed_ + 1, followed_ + kMostPatience);
+  const auto& turns = script_->placement.taking_turns;
+  std::vector<Order> returning;
+  for (const auto& [id, address] : script_->placement.at_start) {
+    if (std::ranges::find(turns, id) != turns.end()) continue;
+    const Walk::Bound& who = walk_->bound(id);
+    const auto known = blocks_.find(who.uid);
+    if (who.uid == 0 || known == blocks_.end()) continue;
+    orders.push_back({Task::kSettle, known->second, who.uid});
+    returning.push_back({Task::kFetch, known->second, who.uid});
+  }
+  orders.insert(orders.end(), returning.begin(), returning.end());
+}
+
 void Pilot::carry_out(const std::vector<Order>& orders) {
   const ShownStage shown(device_, PilotDevice::Stage::kOrders);
   EngineLock lock = engine_.lock();
@@ -80,6 +104,9 @@ void Pilot::carry_out(const std::vector<Order>& orders) {
           break;
         case Task::kFetch:
           (void)engine_.fetch(lock, *order.block);
+          break;
+        case Task::kSettle:
+          if (!device_.at_home(*order.block)) (void)engine_.evict(lock, *order.block);
           break;
         case Task::kRelocate:
           (void)engine_.relocate(lock, *order.block);

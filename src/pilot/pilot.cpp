@@ -95,6 +95,7 @@ bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
         collect_orders(script_->size(), orders);
         collect_moves(orders);
       }
+      if (walk_->position() == 0) collect_strays(orders);
       collect_orders(walk_->position(), orders);
       records = script_->records(walk_->position());
       followed = script_;
@@ -282,6 +283,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk) {
   joined_ = operators_;
   end_due_ = false;
   followed_ = 0;
+  settle_after_ = 0;
   ghosts_due_ = true;
 }
 

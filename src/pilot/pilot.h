@@ -52,6 +52,11 @@ class PilotDevice {
   virtual Room room() = 0;
   /// What of the room of an earlier plan a better one of the same step may count on.
   virtual Bytes still_room(Bytes room) { return room; }
+  /// How many allocations and arrivals have not got the address that the plan wanted for them.
+  [[nodiscard]] virtual std::int64_t misplaced() const { return 0; }
+  /// False if a block on the device lies elsewhere than Pilot::home_of() wants it. Called with the
+  /// engine's lock held.
+  [[nodiscard]] virtual bool at_home(const Block& /*block*/) { return true; }
   /// As far as it is known from the laps so far; called by the planning thread.
   [[nodiscard]] virtual LinkModel link() = 0;
 
@@ -179,7 +184,7 @@ class Pilot {
  private:
   enum class Mode : std::uint8_t { kLearning, kTracking, kFollowing };
 
-  enum class Task : std::uint8_t { kClean, kEvict, kFetch, kRelocate, kDrop, kRemake };
+  enum class Task : std::uint8_t { kClean, kEvict, kFetch, kRelocate, kDrop, kRemake, kSettle };
   struct Order {
     Task task;
     Block* block;  ///< null: a ghost
@@ -194,6 +199,7 @@ class Pilot {
   void touch_locked(const Use& use);
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
   void collect_moves(std::vector<Order>& orders);
+  void collect_strays(std::vector<Order>& orders);
   void carry_out(const std::vector<Order>& orders);
   void remake(EngineLock& lock, const Order& order);
   void carry_out_on_ghost(const Order& order);
@@ -237,6 +243,8 @@ class Pilot {
   bool timing_ = false;           ///< the device counts laps
   bool shown_ = false;            ///< the device has been told that a step runs under a plan
   int followed_ = 0;              ///< steps in a row under the plan of script_
+  std::int64_t misplaced_ = 0;    ///< what the device has said of them, when strays were last due
+  int settle_after_ = 0;          ///< steps for which strays are left alone
   bool end_due_ = false;  ///< the step has ended; the plan's last directives are still to do
   struct {
     OperatorKey key = 0;

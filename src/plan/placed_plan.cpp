@@ -83,9 +83,11 @@ class Planning {
       std::vector<std::future<Candidate>> running;
       for (; next < budgets.size() && running.size() < at_once; ++next) {
         const Bytes budget = budgets[next];
+        // The budgets are nearly the same: the searches had better not be.
+        const std::uint64_t seed = options_.seed + tried_.size();
         tried_.push_back(budget);
         running.push_back(
-            std::async(std::launch::async, [this, budget] { return attempt(budget); }));
+            std::async(std::launch::async, [this, budget, seed] { return attempt(budget, seed); }));
       }
       std::optional<Plan> first;
       for (auto& attempt : running) {
@@ -107,8 +109,9 @@ class Planning {
     }
   }
 
-  [[nodiscard]] Candidate attempt(Bytes budget) const {
+  [[nodiscard]] Candidate attempt(Bytes budget, std::uint64_t seed) const {
     SearchOptions options = options_;
+    options.seed = seed;
     if (start_) {
       options.start = &*start_;
       options.seconds *= kSecondsFromStart;

@@ -11,6 +11,8 @@ namespace lms {
 /// For Drops::hold_ms. Of a stretch of time, the part that is just not long enough to stay over it.
 inline constexpr float kHoldForever = std::numeric_limits<float>::infinity();
 inline constexpr float kTooShort = 0.98F;
+/// For Mix::moved.
+inline constexpr double kUnlimited = 1e9;
 
 /// Everything that is to be decided about a plan that recomputes and swaps, by gaps of the step's
 /// own model.
@@ -21,6 +23,9 @@ struct Mix {
   /// What a millisecond of a lane is taken to cost when a gap must be swapped or dropped, beside
   /// the copy tax.
   double lane_price = 0.5;
+  double breadth = 1;  ///< GapPrices::breadth
+  /// GapPrices::most_moved, in parts of what the lane can take until the fullest moment.
+  double moved = kUnlimited;
 };
 
 /// Nothing is dropped or swapped.

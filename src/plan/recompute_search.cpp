@@ -28,7 +28,21 @@ constexpr double kFromStart = 0.3;
 constexpr double kLeastLead = 0.5;
 /// Of plans that are as fast, the one that computes less again: what a millisecond of it counts.
 constexpr double kRecomputing = 0.002;
-constexpr std::array kFirstPrices{0.05, 0.0, 0.02, 0.1, 0.2, 0.4, 1.0};
+/// Most part of the time for the first plans from nothing.
+constexpr double kForFirst = 0.5;
+/// The rules by which a first plan is made.
+struct Rules {
+  double breadth = 0.3;       ///< Mix::breadth
+  double moved = kUnlimited;  ///< Mix::moved
+  double price = 0.05;        ///< Mix::lane_price
+  double hold = 0;            ///< Drops::ghost_hold_ms, in parts of the step
+};
+/// What is tried, one rule after the other, twice.
+constexpr std::array kFirstRules{
+    std::array{0.3, 1.0, 0.05, 0.1}, std::array{kUnlimited, 1.1, 0.9, 0.6},
+    std::array{0.02, 0.1, 0.4, 0.2}, std::array{0.01, 0.003, 0.03, 0.1}};
+/// How far the choice of what goes may be from what seems best.
+constexpr std::array kRandomness{0.0, 0.1, 0.5};
 constexpr double kLeastPrice = 0.005;
 
 class MixSearch {
@@ -58,7 +72,8 @@ class MixSearch {
       const double temperature = first_temperature * (1 - progress(round));
       trial = mix;
       mutate(trial);
-      const double now = attempt(trial, 0.5, any(2) == 0);
+      const double randomness = kRandomness.at(static_cast<std::size_t>(any(kRandomness.size())));
+      const double now = attempt(trial, randomness, any(2) == 0);
       if (now > cost && uniform(random_) >= std::exp((cost - now) / (temperature + 1e-12))) {
         continue;
       }
@@ -150,14 +165,34 @@ class MixSearch {
       best = mix_of(*options_.start, trace_, model_);
       least = attempt(best, 0, false);
     }
-    for (const double price : kFirstPrices) {
-      if (!best.swaps.empty() && !goes_on(0)) break;
+    const auto consider = [&](const Rules& rules) {
       Mix mix = empty_mix(trace_, model_);
-      mix.lane_price = price;
+      mix.lane_price = rules.price;
+      mix.breadth = rules.breadth;
+      mix.moved = rules.moved;
+      std::ranges::fill(mix.drops.ghost_hold_ms,
+                        static_cast<float>(rules.hold * model_.begins.back()));
       const double cost = attempt(mix, 0, true);
-      if (cost >= least) continue;
+      if (cost >= least) return false;
       least = cost;
       best = std::move(mix);
+      return true;
+    };
+    const auto may_try = [&] {
+      return best.swaps.empty() || (goes_on(0) && spent() < kForFirst * options_.seconds);
+    };
+    Rules rules;
+    double* const knobs[] = {&rules.breadth, &rules.moved, &rules.price, &rules.hold};
+    for (int round = 0; round < 2; ++round) {
+      for (std::size_t i = 0; i < kFirstRules.size(); ++i) {
+        double chosen = *knobs[i];
+        for (const double value : kFirstRules[i]) {
+          if (!may_try()) return best;
+          *knobs[i] = value;
+          if (consider(rules)) chosen = value;
+        }
+        *knobs[i] = chosen;
+      }
     }
     return best;
   }
@@ -182,6 +217,11 @@ class MixSearch {
     }
   }
 
+  static void clear_all(Mix& mix) {
+    std::ranges::fill(mix.drops.dropped, char{0});
+    std::ranges::fill(mix.swaps, char{0});
+  }
+
   void set_dropped(Mix& mix, int g, bool dropped) {
     mix.drops.dropped[static_cast<std::size_t>(g)] = dropped ? 1 : 0;
     if (!dropped) mix.swaps[static_cast<std::size_t>(g)] = any(2) == 0 ? 1 : 0;
@@ -195,7 +235,7 @@ class MixSearch {
       mix.drops.dropped[static_cast<std::size_t>(g)] = 0;
       mix.swaps[static_cast<std::size_t>(g)] = 0;
     };
-    const int kind = any(16);
+    const int kind = any(17);
     if (kind < 5) {
       // Something goes, what is best instead comes.
       for (int count = 1 + any(3); count > 0; --count) clear(one(choice_.useful()));
@@ -224,6 +264,12 @@ class MixSearch {
       for (const int g : stretch(drop_groups_)) {
         mix.drops.hold_ms[static_cast<std::size_t>(g)] = hold;
       }
+    } else if (kind == 16) {
+      // All anew, by other rules.
+      clear_all(mix);
+      mix.breadth = std::min(1.0, uniform(0, 1.5));
+      mix.moved = std::clamp(mix.moved, 0.5, 2.0) * std::exp(uniform(-0.2, 0.2));
+      if (any(3) == 0) mix.moved = kUnlimited;
     } else if (kind == 12) {
       mix.lane_price = std::max(kLeastPrice, mix.lane_price) * std::exp(uniform(-1, 1));
     } else if (kind == 13) {

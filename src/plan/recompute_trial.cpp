@@ -76,6 +76,13 @@ bool Trial::choose(Mix& mix, std::mt19937_64& random, double randomness, bool ma
   own_.assign(model_->gaps.size(), -1);
   prices_.out_ms_per_byte = link_.out_tax_ms_per_byte + mix.lane_price / link_.out_bytes_per_ms;
   prices_.in_ms_per_byte = link_.in_tax_ms_per_byte + mix.lane_price / link_.in_bytes_per_ms;
+  prices_.breadth = mix.breadth;
+  prices_.most_moved = std::numeric_limits<Bytes>::max();
+  if (mix.moved < kUnlimited) {
+    const auto at = static_cast<std::size_t>(fullest(own_model_));
+    prices_.most_moved =
+        static_cast<Bytes>(mix.moved * own_model_.begins[at] * link_.out_bytes_per_ms);
+  }
   prices_.again_ms.assign(may_drop ? model_->gaps.size() : 0, kNever);
   for (const int g : choice_->useful()) {
     const Gap& gap = model_->gaps[static_cast<std::size_t>(g)];

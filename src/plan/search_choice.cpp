@@ -1,6 +1,7 @@
 #include "plan/search_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace {
 
 /// What costs nothing is taken first, the largest of it before others.
 constexpr double kLeastCost = 1e-9;
+/// What a copy costs more that the lane has no time for.
+constexpr double kBeyondLane = 100;
 
 /// Of an operator of StepModel.
 std::string name_of(std::size_t op, const Trace& trace) {
@@ -101,13 +104,17 @@ bool Choice::can_spare(int gap) const {
          spare(0, std::max(0, what.end - model_.operators));
 }
 
+/// A copy of the gap's block is below, or will be for another gap.
+bool Choice::copied(const Gap& gap) const {
+  const auto v = static_cast<std::size_t>(gap.version);
+  return model_.versions[v].clean || version_uses_[v] > 0;
+}
+
 /// What swapping the gap as well would cost.
 double Choice::moving(const Gap& gap, const GapPrices& prices) const {
-  const auto v = static_cast<std::size_t>(gap.version);
-  const bool copied = model_.versions[v].clean || version_uses_[v] > 0;
   const double each = 0.005 * (prices.out_ms_per_byte + prices.in_ms_per_byte);
-  return static_cast<double>(gap.bytes) *
-         ((copied ? 0 : prices.out_ms_per_byte) + (gap.returns ? prices.in_ms_per_byte : 0) + each);
+  return static_cast<double>(gap.bytes) * ((copied(gap) ? 0 : prices.out_ms_per_byte) +
+                                           (gap.returns ? prices.in_ms_per_byte : 0) + each);
 }
 
 int Choice::too_full() const {
@@ -117,6 +124,14 @@ int Choice::too_full() const {
 
 void Choice::repair(std::mt19937_64& random, double randomness, const GapPrices& prices) {
   std::uniform_real_distribution<double> uniform(-1, 1);
+  Bytes moved = 0;
+  for (const int g : useful_) {
+    const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
+    if (chosen_[static_cast<std::size_t>(g)] == kSwap &&
+        !model_.versions[static_cast<std::size_t>(gap.version)].clean) {
+      moved += gap.bytes;
+    }
+  }
   while (true) {
     const int worst = too_full();
     if (worst < 0) return;
@@ -145,17 +160,23 @@ void Choice::repair(std::mt19937_64& random, double randomness, const GapPrices&
       const auto useful_bytes = static_cast<double>(std::min(gap.bytes, lacking));
       double cost = moving(gap, prices);
       char way = kSwap;
+      if (!copied(gap) && moved + gap.bytes > prices.most_moved) cost *= kBeyondLane;
       if (!prices.again_ms.empty() && prices.again_ms[static_cast<std::size_t>(g)] < cost) {
         cost = prices.again_ms[static_cast<std::size_t>(g)];
         way = kAgain;
       }
-      double score = sum * useful_bytes / std::max(cost, kLeastCost);
+      const double breadth = prices.breadth == 1 ? sum : std::pow(sum, prices.breadth);
+      double score = breadth * useful_bytes / std::max(cost, kLeastCost);
       if (randomness > 0) score *= 1 + randomness * uniform(random);
       if (score > best_score) {
         best = g;
         best_score = score;
         best_way = way;
       }
+    }
+    if (const Gap& gap = model_.gaps[static_cast<std::size_t>(best)];
+        best_way == kSwap && !copied(gap)) {
+      moved += gap.bytes;
     }
     change(best, best_way);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -13,6 +14,12 @@ struct GapPrices {
   double in_ms_per_byte = 1;
   /// By gap, if not empty: of computing the block again instead of moving it.
   std::vector<double> again_ms = {};
+  /// How much it counts that a gap relieves other operators than the fullest one: 1 as much as its
+  /// price, 0 not at all. Where one moment is the fullest of all, what is cheapest there is best,
+  /// however soon it is wanted again.
+  double breadth = 1;
+  /// Beyond so many bytes copied out, what can be computed again is not moved.
+  Bytes most_moved = std::numeric_limits<Bytes>::max();
 };
 
 /// Which gaps may be swapped: a choice that leaves room for every operator.
@@ -57,6 +64,7 @@ class Choice {
   static constexpr char kAgain = 2;
 
   void change(int gap, char to);
+  [[nodiscard]] bool copied(const Gap& gap) const;
   [[nodiscard]] double moving(const Gap& gap, const GapPrices& prices) const;
   [[nodiscard]] int too_full() const;
 

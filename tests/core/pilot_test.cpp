@@ -50,7 +50,12 @@ class PlainDevice final : public PilotDevice {
 
   Room room() override {
     if (!refuses.empty()) throw Error(refuses);
-    return {.arena = limit_, .addresses = false};
+    return {.arena = limit_, .addresses = addresses};
+  }
+  [[nodiscard]] std::int64_t misplaced() const override { return misplacements; }
+  [[nodiscard]] bool at_home(const Block& block) override {
+    ++asked;
+    return strays.erase(block.uid) == 0;
   }
   LinkModel link() override {
     return {
@@ -61,6 +66,10 @@ class PlainDevice final : public PilotDevice {
   std::vector<std::string> said;
   std::vector<std::pair<Stage, bool>> shown;
   std::string refuses;
+  bool addresses = false;  ///< plans say where everything lies
+  std::int64_t misplacements = 0;
+  std::set<BlockUid> strays;  ///< what lies elsewhere than planned, until it is asked for
+  int asked = 0;
   int timed = 0;
   int dropped = 0;
   int restarted = 0;
@@ -134,6 +143,7 @@ class Loop {
     end();
   }
 
+  [[nodiscard]] BlockUid weight(std::size_t layer) const { return weights_.at(layer)->uid; }
   [[nodiscard]] EngineStats stats() {
     auto lock = engine_.lock();
     return engine_.stats(lock);
@@ -319,6 +329,49 @@ TEST(Pilot, MovesNoMoreThanNeededUnderAPlan) {
   for (int i = 0; i < 5; ++i) loop.step(8);
   const auto after = loop.stats();
   EXPECT_EQ(after.bytes_in - before.bytes_in, 5 * script->predicted.bytes_in);
+}
+
+TEST(Pilot, WhatLiesElsewhereThanPlannedIsPutInItsPlaceBetweenSteps) {
+  Loop loop(kTight, 8);
+  loop.device.addresses = true;
+  while (loop.pilot.stats().refined == 0) loop.step(8);
+  for (int i = 0; i < 4; ++i) loop.step(8);
+  const auto steady = [&] {
+    const auto before = loop.stats();
+    loop.step(8);
+    return loop.stats().evictions - before.evictions;
+  };
+  const auto usual = steady();
+  loop.device.asked = 0;
+  EXPECT_EQ(steady(), usual);
+  EXPECT_EQ(loop.device.asked, 0) << "everything has got its place: nothing to look for";
+
+  // One that is on the device when a step begins has been found in the way of another.
+  const auto script = loop.pilot.current();
+  const auto& at_start = script->placement.at_start;
+  ASSERT_FALSE(at_start.empty());
+  for (std::size_t layer = 0; layer < 8; ++layer) loop.device.strays.insert(loop.weight(layer));
+  ++loop.device.misplacements;
+  const auto strays = loop.device.strays.size();
+  const auto once = steady();
+  const auto found = strays - loop.device.strays.size();
+  EXPECT_GT(found, 0U);
+  EXPECT_GT(once, usual);
+  EXPECT_LE(once, usual + static_cast<std::int64_t>(found));
+  loop.device.asked = 0;
+  EXPECT_EQ(steady(), usual);
+  EXPECT_EQ(loop.device.asked, 0);
+
+  // What does not help is tried less and less often.
+  int settled = 0;
+  for (int i = 0; i < 100; ++i) {
+    ++loop.device.misplacements;
+    loop.device.asked = 0;
+    loop.step(8);
+    settled += loop.device.asked > 0 ? 1 : 0;
+  }
+  EXPECT_GE(settled, 2);
+  EXPECT_LE(settled, 6);
 }
 
 Bytes bytes_copied(const Trace& trace, const MeasuredTimeline& timeline, bool out) {

@@ -112,6 +112,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void drop_laps() override;
   Room room() override;
   Bytes still_room(Bytes room) override;
+  [[nodiscard]] std::int64_t misplaced() const override;
+  [[nodiscard]] bool at_home(const Block& block) override;
   LinkModel link() override;
   void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override;
   void drop_ghost(BlockUid uid) override;

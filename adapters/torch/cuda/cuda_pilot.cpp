@@ -85,6 +85,17 @@ PilotDevice::Room CudaManager::room() {
 
 Bytes CudaManager::still_room(Bytes room) { return std::min(room, planned_room()); }
 
+std::int64_t CudaManager::misplaced() const { return misplaced_.load(); }
+
+bool CudaManager::at_home(const Block& base) {
+  const auto& block = static_cast<const CudaBlock&>(base);
+  const Bytes home = pilot_.home_of(block);
+  // What PyTorch's own allocator has made is nowhere in the arena.
+  if (home == kNoAddress || block.place == nullptr || !arena_->owns(block.place)) return true;
+  return home < kScattered ? arena_->lies_at(block.place, home)
+                           : arena_->lies_on(block.place, pilot_.pages_of(home));
+}
+
 LinkModel CudaManager::link() { return link_; }
 
 void CudaManager::show(Stage stage, bool begins) noexcept {

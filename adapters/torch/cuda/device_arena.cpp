@@ -135,6 +135,26 @@ DeviceArena::Stay* DeviceArena::stay_in(Bytes address) {
   return found == stays_.end() ? nullptr : &found->second;
 }
 
+bool DeviceArena::lies_at(const void* data, Bytes address) {
+  const Guard guard(mutex_);
+  const Stay* stay = find(data);
+  return stay != nullptr && stay->pieces.empty() && stay->address == base_ + address;
+}
+
+bool DeviceArena::lies_on(const void* data, const std::vector<std::uint32_t>& pages) {
+  const Guard guard(mutex_);
+  const Stay* stay = find(data);
+  if (stay == nullptr) return false;
+  const Bytes page = memory_.chunk();
+  std::size_t next = 0;
+  for (const auto& [begin, length] : stay->pieces) {
+    for (Bytes at = begin; at < begin + length; at += page, ++next) {
+      if (next >= pages.size() || at != base_ + pages[next] * page) return false;
+    }
+  }
+  return next > 0 && next == pages.size();
+}
+
 BlockUid DeviceArena::uid_of(const void* data) {
   const Guard guard(mutex_);
   const Stay* stay = find(data);

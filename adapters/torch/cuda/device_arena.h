@@ -60,6 +60,9 @@ class DeviceArena {
 
   [[nodiscard]] bool owns(const void* data) const { return memory_.owns(data); }
   [[nodiscard]] Bytes page() const { return memory_.chunk(); }
+  /// Whether it lies there: from an address of the window on, or on these of its pages.
+  [[nodiscard]] bool lies_at(const void* data, Bytes address);
+  [[nodiscard]] bool lies_on(const void* data, const std::vector<std::uint32_t>& pages);
   [[nodiscard]] BlockUid uid_of(const void* data);
   void set_block(const void* data, CudaBlock* block);
   /// From now on it is another's.
