@@ -14,8 +14,7 @@ class CsvFile {
  public:
   /// Goes on with the file if it has the same columns: rows of steps beyond `last_step` are left
   /// out, for they will be made again. Else starts anew.
-  CsvFile(const std::string& path, const std::vector<std::string>& columns,
-          std::int64_t last_step);
+  CsvFile(const std::string& path, const std::vector<std::string>& columns, std::int64_t last_step);
 
   void row(std::int64_t step, const std::vector<std::string>& values);
   void flush();

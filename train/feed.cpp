@@ -12,9 +12,8 @@ class PinnedMemory : public data::BatchMemory {
  public:
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     // PyTorch's pinned allocator keeps what it has pinned for the next batches.
-    const torch::Tensor memory =
-        torch::empty({static_cast<std::int64_t>(bytes)},
-                     torch::dtype(torch::kUInt8).pinned_memory(true));
+    const torch::Tensor memory = torch::empty({static_cast<std::int64_t>(bytes)},
+                                              torch::dtype(torch::kUInt8).pinned_memory(true));
     return {memory.data_ptr(), [memory](void*) {}};
   }
 };

@@ -57,9 +57,9 @@ Journal::Journal(const std::string& path, const State& like) : path_(path) {
     ::close(file);
     if (bytes == MAP_FAILED) {
       ::unlink(temporary.c_str());
-      throw StateError(name + ": no room for a journal of " + std::to_string(mapping.size) +
-                       " bytes (journal=0 does without): " +
-                       std::strerror(error != 0 ? error : errno));
+      throw StateError(
+          name + ": no room for a journal of " + std::to_string(mapping.size) +
+          " bytes (journal=0 does without): " + std::strerror(error != 0 ? error : errno));
     }
     mapping.bytes = static_cast<char*>(bytes);
   }

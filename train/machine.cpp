@@ -39,8 +39,8 @@ using Clock = std::chrono::steady_clock;
     const auto count = ::torch::cuda::device_count();
     if (count == 0) throw BadSetting("device: this machine has no CUDA device; device=cpu works");
     if (device->index() >= static_cast<int>(count)) {
-      throw BadSetting("device: there is no " + text + ", the last is cuda:" +
-                       std::to_string(count - 1));
+      throw BadSetting("device: there is no " + text +
+                       ", the last is cuda:" + std::to_string(count - 1));
     }
     if (!device->has_index()) device.emplace(::torch::kCUDA, 0);
   } else if (!device->is_cpu()) {
@@ -147,8 +147,7 @@ Machine::Machine(const Settings& settings) : device_(read_device(settings.device
   if (settings.precision == "bf16") autocast_ = ::torch::kBFloat16;
   if (settings.precision == "fp16") autocast_ = ::torch::kFloat16;
   name_ = device_.str();
-  const bool lms =
-      settings.lms == "true" || (settings.lms == "auto" && !settings.limit.empty());
+  const bool lms = settings.lms == "true" || (settings.lms == "auto" && !settings.limit.empty());
   const lms::torch::Options options = lms_options(settings, device_);
   if (lms) {
     try {

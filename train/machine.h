@@ -41,7 +41,8 @@ class Machine {
   [[nodiscard]] std::map<std::string, std::int64_t> statistics() const;
   /// Waits for the device.
   void synchronize() const;
-  /// A training step ends here; LMS would find that out by itself where steps do not repeat anything.
+  /// A training step ends here; LMS would find that out by itself where steps do not repeat
+  /// anything.
   void end_step() const;
   /// The step that LMS has learnt, once it has been: a trace for lms plan.
   void save_trace(const std::string& path) const;

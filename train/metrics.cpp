@@ -36,9 +36,7 @@ torch::Tensor count_values(const torch::Tensor& values, std::int64_t bins) {
 
 }  // namespace
 
-std::optional<double> ClassCounts::iou() const {
-  return ratio(hits, hits + false_alarms + misses);
-}
+std::optional<double> ClassCounts::iou() const { return ratio(hits, hits + false_alarms + misses); }
 std::optional<double> ClassCounts::dice() const {
   return ratio(2 * hits, 2 * hits + false_alarms + misses);
 }
@@ -81,8 +79,7 @@ Scores scores_of(const std::vector<std::vector<std::int64_t>>& confusion) {
 
 Metrics::Metrics(zoo::Task task, std::int64_t classes, const torch::Device& device)
     : task_(task), classes_(classes) {
-  const std::int64_t counts =
-      task == zoo::Task::kVolumes ? classes * 3 : classes * classes + 1;
+  const std::int64_t counts = task == zoo::Task::kVolumes ? classes * 3 : classes * classes + 1;
   counts_ = torch::zeros({counts}, torch::dtype(torch::kInt64).device(device));
   loss_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(device));
 }

@@ -61,7 +61,8 @@ class Metrics {
 
   zoo::Task task_;
   std::int64_t classes_;
-  torch::Tensor counts_;  ///< confusion and, last, what is out of range; or labels × (hits, said, true)
+  torch::Tensor
+      counts_;  ///< confusion and, last, what is out of range; or labels × (hits, said, true)
   torch::Tensor loss_;
   std::int64_t samples_ = 0;
   std::int64_t voxels_ = 0;

@@ -24,8 +24,8 @@ Optimizer::Optimizer(OptimizerOptions options, std::vector<zoo::ParameterGroup> 
       if (adam) group.second.push_back(torch::zeros_like(parameter));
     }
     if (adam) {
-      group.steps = torch::zeros(
-          {}, torch::dtype(torch::kFloat32).device(group.parameters.front().device()));
+      group.steps =
+          torch::zeros({}, torch::dtype(torch::kFloat32).device(group.parameters.front().device()));
     }
     groups_.push_back(std::move(group));
   }
@@ -40,8 +40,12 @@ void Optimizer::step(double factor, const Tensor& found_inf) {
     std::vector<Tensor> first;
     std::vector<Tensor> second;
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-      const Tensor& gradient = group.parameters[i].grad();
+      Tensor gradient = group.parameters[i].grad();
       if (!gradient.defined()) continue;
+      // Of sides of 1, autograd lets strides differ; the fused operators on CUDA do not.
+      if (gradient.strides() != group.parameters[i].strides()) {
+        gradient = torch::empty_like(group.parameters[i]).copy_(gradient);
+      }
       parameters.push_back(group.parameters[i]);
       gradients.push_back(gradient);
       if (!group.first.empty()) first.push_back(group.first[i]);

@@ -63,9 +63,9 @@ void check_sides(const char* key, const std::vector<std::int64_t>& sides, const 
   for (const std::int64_t side : sides) {
     if (side % divisor != 0) {
       const std::int64_t below = std::max(side / divisor, std::int64_t{1}) * divisor;
-      throw BadSetting(std::string(key) + ": " + std::to_string(side) +
-                       " is not divisible by " + std::to_string(divisor) +
-                       ", as the model wants; " + std::to_string(below) + " would do");
+      throw BadSetting(std::string(key) + ": " + std::to_string(side) + " is not divisible by " +
+                       std::to_string(divisor) + ", as the model wants; " + std::to_string(below) +
+                       " would do");
     }
   }
 }
@@ -185,7 +185,8 @@ Parts make_parts(Settings& settings, bool with_train) {
   const std::int64_t cache = read_amount("cache", settings.cache, torch::kCPU);
   if (train) {
     if (cache > 0) train = data::cached(train, static_cast<std::size_t>(cache));
-    if (settings.repeat > 1) train = data::repeated(train, static_cast<std::size_t>(settings.repeat));
+    if (settings.repeat > 1)
+      train = data::repeated(train, static_cast<std::size_t>(settings.repeat));
     parts.train = data::transformed(train, training_transforms(settings, *parts.model, classes));
   }
   if (val) {

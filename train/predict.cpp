@@ -130,8 +130,7 @@ class Writer {
         palette_(palette_of(dataset, static_cast<std::size_t>(settings.classes))) {}
 
   void image(const data::Sample& raw, const torch::Tensor& prediction) const {
-    const auto labels =
-        label_map(prediction, {raw.input.shape[1], raw.input.shape[2]});
+    const auto labels = label_map(prediction, {raw.input.shape[1], raw.input.shape[2]});
     write_map(raw.name, labels);
     if (!settings_.overlay) return;
     data::Image picture = data::from_planes(raw.input);
@@ -172,8 +171,8 @@ class Writer {
   /// The middle plane across each axis, side by side: labels by their number + 1, the last on top.
   void planes(const data::Sample& raw, const torch::Tensor& mask) const {
     const auto& s = raw.input.shape;
-    const auto volume = torch::from_blob(const_cast<float*>(raw.input.values.data()), s,
-                                         torch::kFloat32)[0];
+    const auto volume =
+        torch::from_blob(const_cast<float*>(raw.input.values.data()), s, torch::kFloat32)[0];
     torch::Tensor ids = torch::zeros_like(mask[0]);
     for (std::int64_t label = 0; label < mask.size(0); ++label) {
       ids = torch::where(mask[label] != 0, torch::full_like(ids, label + 1), ids);
@@ -204,8 +203,8 @@ class Writer {
     data::Image picture{map.size(1), map.size(0), {}};
     std::vector<bool> where;
     for (std::int64_t i = 0; i < level.numel(); ++i) {
-      const auto value = static_cast<std::uint8_t>(
-          std::lround(255 * level.const_data_ptr<float>()[i]));
+      const auto value =
+          static_cast<std::uint8_t>(std::lround(255 * level.const_data_ptr<float>()[i]));
       picture.pixels.insert(picture.pixels.end(), 3, value);
       where.push_back(labels.values[static_cast<std::size_t>(i)] != 0);
     }
@@ -246,10 +245,10 @@ std::int64_t predict(const Settings& given, const Machine& machine, zoo::Model& 
   const Signals signals;
   const torch::NoGradGuard no_grad;
   model.eval();
-  const std::size_t count = settings.val_limit > 0
-                                ? std::min<std::size_t>(dataset->size(),
-                                                        static_cast<std::size_t>(settings.val_limit))
-                                : dataset->size();
+  const std::size_t count =
+      settings.val_limit > 0
+          ? std::min<std::size_t>(dataset->size(), static_cast<std::size_t>(settings.val_limit))
+          : dataset->size();
   std::size_t done = 0;
   for (; done < count && Signals::stop() == 0; ++done) {
     data::Sample raw = dataset->get(done, 0);

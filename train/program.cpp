@@ -102,7 +102,8 @@ int train_command(const std::vector<Said>& said, std::FILE* out, std::FILE* err)
     std::vector<std::string> notes;
     const RunFolder folder(asked.out, asked.keep);
     start = folder.newest(&notes);
-    for (const std::string& note : notes) std::fprintf(err, "lms train: passed over %s\n", note.c_str());
+    for (const std::string& note : notes)
+      std::fprintf(err, "lms train: passed over %s\n", note.c_str());
   }
   if (start) {
     settings = settings_of(*start);
@@ -182,8 +183,8 @@ int eval_command(const std::vector<Said>& said, std::FILE* out) {
   load_weights(*parts.model, state);
   parts.model->to(machine.device());
   const Signals signals;
-  const auto scores = evaluate(*parts.model, parts.val, settings, machine,
-                               [] { return Signals::stop() != 0; });
+  const auto scores =
+      evaluate(*parts.model, parts.val, settings, machine, [] { return Signals::stop() != 0; });
   if (!scores) return 128 + Signals::stop();
   const auto names = parts.val->class_names();
   const std::string json = scores_json(*scores, parts.model->task(), names);

@@ -70,9 +70,8 @@ void Progress::update(const ProgressFacts& facts) {
     std::fflush(to_);
     return;
   }
-  const std::int64_t done =
-      std::clamp<std::int64_t>(facts.step * kBarWidth / std::max<std::int64_t>(facts.steps, 1), 0,
-                               kBarWidth);
+  const std::int64_t done = std::clamp<std::int64_t>(
+      facts.step * kBarWidth / std::max<std::int64_t>(facts.steps, 1), 0, kBarWidth);
   clear();
   std::fprintf(to_, "[%s%s] %s", std::string(static_cast<std::size_t>(done), '#').c_str(),
                std::string(static_cast<std::size_t>(kBarWidth - done), ' ').c_str(),

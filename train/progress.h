@@ -13,11 +13,11 @@ struct ProgressFacts {
   std::int64_t steps = 0;
   double epoch = 0;
   double loss = 0;
-  double rate = 0;           ///< of learning
+  double rate = 0;  ///< of learning
   double samples_per_s = 0;
-  double mega_per_s = 0;     ///< megapixels or megavoxels
+  double mega_per_s = 0;  ///< megapixels or megavoxels
   const char* mega_unit = "MP/s";
-  std::int64_t memory = 0;   ///< bytes
+  std::int64_t memory = 0;  ///< bytes
   double seconds_left = 0;
 };
 

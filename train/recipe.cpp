@@ -3,8 +3,8 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <array>
+#include <charconv>
 
 #include "base/error.h"
 

@@ -98,6 +98,11 @@ void RunFolder::clear() const {
   for (const std::int64_t step : steps()) ::unlink(checkpoint(step).c_str());
   ::unlink(file("best.safetensors").c_str());
   Journal::remove(journal());
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) {
+      ::unlink(entry.path().c_str());
+    }
+  }
 }
 
 }  // namespace lms::train

@@ -31,7 +31,7 @@ class RunFolder {
   /// told of in `notes`. Nothing: there is no checkpoint. Throws StateError if all are damaged.
   std::optional<State> newest(std::vector<std::string>* notes) const;
 
-  /// Removes checkpoints and journal.
+  /// Removes checkpoints, journal and events.
   void clear() const;
 
  private:

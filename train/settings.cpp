@@ -82,12 +82,12 @@ class Table {
     fixed_ = fixed;
   }
 
-  void text(const char* name, std::string Settings::* field, const char* help) {
+  void text(const char* name, std::string Settings::*field, const char* help) {
     add(
         name, help, [field](Settings& s, const std::string& v) { s.*field = v; },
         [field](const Settings& s) { return s.*field; });
   }
-  void choice(const char* name, std::string Settings::* field, std::vector<std::string> words,
+  void choice(const char* name, std::string Settings::*field, std::vector<std::string> words,
               const char* help) {
     const std::string all = join(words);
     add(
@@ -100,18 +100,18 @@ class Table {
         },
         [field](const Settings& s) { return s.*field; });
   }
-  void flag(const char* name, bool Settings::* field, const char* help) {
+  void flag(const char* name, bool Settings::*field, const char* help) {
     add(
         name, help, [field](Settings& s, const std::string& v) { s.*field = read_flag(v); },
         [field](const Settings& s) { return std::string(s.*field ? "true" : "false"); });
   }
   /// A string that holds true or false, or a word of its own.
-  void flag_or(const char* name, std::string Settings::* field, std::vector<std::string> words,
+  void flag_or(const char* name, std::string Settings::*field, std::vector<std::string> words,
                const char* help) {
     words.insert(words.begin(), {"true", "false"});
     choice(name, field, std::move(words), help);
   }
-  void count(const char* name, std::int64_t Settings::* field, std::int64_t least,
+  void count(const char* name, std::int64_t Settings::*field, std::int64_t least,
              const char* help) {
     add(
         name, help,
@@ -120,7 +120,7 @@ class Table {
         },
         [field](const Settings& s) { return number_text(s.*field); });
   }
-  void real(const char* name, double Settings::* field, double least, double most,
+  void real(const char* name, double Settings::*field, double least, double most,
             const char* help) {
     add(
         name, help,
@@ -129,7 +129,7 @@ class Table {
         },
         [field](const Settings& s) { return number_text(s.*field); });
   }
-  void sides(const char* name, std::vector<std::int64_t> Settings::* field, const char* help) {
+  void sides(const char* name, std::vector<std::int64_t> Settings::*field, const char* help) {
     add(
         name, help,
         [field](Settings& s, const std::string& v) {
@@ -142,7 +142,7 @@ class Table {
           return (s.*field).empty() ? std::string("0") : list_text(s.*field);
         });
   }
-  void reals(const char* name, std::vector<double> Settings::* field, double least,
+  void reals(const char* name, std::vector<double> Settings::*field, double least,
              const char* help) {
     add(
         name, help,
@@ -151,7 +151,7 @@ class Table {
         },
         [field](const Settings& s) { return list_text(s.*field); });
   }
-  void custom(const char* name, std::string Settings::* field, const char* help,
+  void custom(const char* name, std::string Settings::*field, const char* help,
               void (*check)(const std::string&)) {
     add(
         name, help,
@@ -245,7 +245,8 @@ std::vector<Key> make_keys() {
   t.real("min_lr", &Settings::min_lr, 0, 1, "poly and cosine end here, plateau stops: part of lr");
   t.count("warmup", &Settings::warmup, 0, "steps in which the rate rises");
   t.real("warmup_from", &Settings::warmup_from, 0, 1, "where it rises from: part of lr");
-  t.count("patience", &Settings::patience, 0, "validations without a better loss before plateau acts");
+  t.count("patience", &Settings::patience, 0,
+          "validations without a better loss before plateau acts");
   t.real("plateau_factor", &Settings::plateau_factor, 0, 1, "what plateau multiplies the rate by");
 
   t.group("Arithmetic", "tpe", true);
@@ -279,21 +280,24 @@ std::vector<Key> make_keys() {
   t.text("out", &Settings::out, "folder of the run, or of the predictions");
   t.choice("progress", &Settings::progress, {"auto", "bar", "lines", "quiet"}, "on stderr");
   t.group("Output", "t", false);
-  t.flag_or("resume", &Settings::resume, {"auto"}, "go on with the run in out; auto: if there is one");
+  t.flag_or("resume", &Settings::resume, {"auto"},
+            "go on with the run in out; auto: if there is one");
   t.flag("overwrite", &Settings::overwrite, "start anew in a folder that has a run");
   t.count("journal", &Settings::journal, 0, "steps between entries of the journal; 0: none");
   t.count("checkpoint_every", &Settings::checkpoint_every, 0, "steps between checkpoints");
   t.real("checkpoint_minutes", &Settings::checkpoint_minutes, 0, 1e6, "the same by the clock");
   t.count("keep", &Settings::keep, 1, "checkpoints to keep, beside the best");
   t.count("log_every", &Settings::log_every, 1, "steps between looks at the loss");
-  t.real("val_every", &Settings::val_every, -1, 1e9, "epochs between validations; 0: at the end; -1: never");
+  t.real("val_every", &Settings::val_every, -1, 1e9,
+         "epochs between validations; 0: at the end; -1: never");
   t.flag("tensorboard", &Settings::tensorboard, "write events for TensorBoard");
   t.text("report", &Settings::report, "json: to stdout at the end; else a file");
   t.count("measure_data", &Settings::measure_data, 0,
           "batches to load alone, before training, for the report");
 
   t.group("Prediction", "pe", false);
-  t.text("checkpoint", &Settings::checkpoint, "the weights, and the settings they were trained with");
+  t.text("checkpoint", &Settings::checkpoint,
+         "the weights, and the settings they were trained with");
   t.group("Prediction", "p", false);
   t.flag_or("labels", &Settings::labels, {"rgb"}, "write label PNGs; rgb: for looking at only");
   t.flag("overlay", &Settings::overlay, "write the labels over the picture");
@@ -372,9 +376,9 @@ void set_key(Settings& settings, const std::string& given, const std::string& va
     std::vector<std::string> names;
     for (const Key& each : keys()) names.push_back(each.name);
     const std::string near = nearest(name, names);
-    throw BadSetting(start + "unknown setting '" + given + "'" +
-                     (near.empty() ? "; lms train --help lists them"
-                                   : "; the nearest is '" + near + "'"));
+    throw BadSetting(
+        start + "unknown setting '" + given + "'" +
+        (near.empty() ? "; lms train --help lists them" : "; the nearest is '" + near + "'"));
   }
   try {
     key->set(settings, value);
@@ -393,15 +397,15 @@ void apply_override(Settings& settings, const std::string& text) {
 
 std::vector<std::string> study_settings(const std::string& model) {
   if (model == "deeplabv3plus") {
-    return {"optimizer=sgd",    "lr=0.007",      "lr_batch=4", "momentum=0.9",
+    return {"optimizer=sgd",     "lr=0.007",      "lr_batch=4",  "momentum=0.9",
             "weight_decay=5e-4", "schedule=poly", "exponent=0.9"};
   }
   if (model == "unet3d") {
     return {"optimizer=adam", "lr=5e-4", "schedule=plateau", "patience=10", "plateau_factor=0.5"};
   }
   if (model == "gscnn") {
-    return {"optimizer=sgd",     "lr=0.01",       "momentum=0.9", "weight_decay=1e-4",
-            "schedule=poly",     "exponent=1",    "schedule_per=epoch"};
+    return {"optimizer=sgd", "lr=0.01",    "momentum=0.9",      "weight_decay=1e-4",
+            "schedule=poly", "exponent=1", "schedule_per=epoch"};
   }
   if (model == "googlenet") {
     return {"optimizer=sgd", "lr=0.005", "momentum=0", "weight_decay=4e-5", "loss_scale=128"};

@@ -15,12 +15,12 @@ namespace lms::train {
 struct Settings {
   // What is trained, on what.
   std::string model;
-  std::string data;        ///< kind:path, as the data sets' factory has it
-  std::string val_data;    ///< "": the same as data
+  std::string data;      ///< kind:path, as the data sets' factory has it
+  std::string val_data;  ///< "": the same as data
   std::string split = "train";
   std::string val_split = "val";
-  std::int64_t classes = 0;   ///< 0: as many as the data set has
-  std::int64_t channels = 0;  ///< 0: those of the data set
+  std::int64_t classes = 0;                     ///< 0: as many as the data set has
+  std::int64_t channels = 0;                    ///< 0: those of the data set
   std::map<std::string, std::string> variants;  ///< zoo::ModelOptions::variants
   std::map<std::string, std::string> options;   ///< the data set's own
   std::string init;                             ///< a checkpoint to take the weights from
@@ -44,11 +44,11 @@ struct Settings {
   bool flip = false;
   double colour = 0;
   bool blur = false;
-  bool axes = false;   ///< random permutation of a volume's axes
-  double rotate = 0;   ///< volumes: most degrees about each axis
-  double warp = 0;     ///< volumes: standard deviation of the shifts of a grid's nodes, voxels
-  std::int64_t repeat = 1;   ///< times each sample appears in an epoch
-  std::string cache;         ///< memory for decoded samples
+  bool axes = false;        ///< random permutation of a volume's axes
+  double rotate = 0;        ///< volumes: most degrees about each axis
+  double warp = 0;          ///< volumes: standard deviation of the shifts of a grid's nodes, voxels
+  std::int64_t repeat = 1;  ///< times each sample appears in an epoch
+  std::string cache;        ///< memory for decoded samples
   std::vector<double> mean;  ///< a channel each; empty: ImageNet's for images, none for volumes
   std::vector<double> std;
 
@@ -66,8 +66,8 @@ struct Settings {
   std::string schedule = "constant";
   std::string schedule_per = "step";
   double exponent = 0.9;
-  double min_lr = 0;  ///< a fraction of lr
-  std::int64_t warmup = 0;  ///< steps
+  double min_lr = 0;          ///< a fraction of lr
+  std::int64_t warmup = 0;    ///< steps
   double warmup_from = 0.01;  ///< a fraction of lr
   std::int64_t patience = 10;
   double plateau_factor = 0.5;

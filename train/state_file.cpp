@@ -110,7 +110,8 @@ torch::Tensor plain_tensor(torch::IntArrayRef shape, torch::ScalarType type) {
   const std::size_t bytes =
       static_cast<std::size_t>(c10::multiply_integers(shape)) * c10::elementSize(type);
   auto memory = std::shared_ptr<char[]>(new char[std::max<std::size_t>(bytes, 1)]);
-  return torch::from_blob(memory.get(), shape, [memory](void*) {}, torch::dtype(type));
+  return torch::from_blob(
+      memory.get(), shape, [memory](void*) {}, torch::dtype(type));
 }
 
 torch::Tensor read_tensor(const File& file, const std::string& path, const std::string& name,
@@ -161,7 +162,8 @@ void Fingerprint::mix(std::uint64_t word) {
 void Fingerprint::add(const void* bytes, std::size_t size) {
   const char* from = static_cast<const char*>(bytes);
   while (size > 0 && (partial_bytes_ != 0 || size < 8)) {
-    partial_ |= static_cast<std::uint64_t>(static_cast<unsigned char>(*from)) << (8 * partial_bytes_);
+    partial_ |= static_cast<std::uint64_t>(static_cast<unsigned char>(*from))
+                << (8 * partial_bytes_);
     ++from;
     --size;
     if (++partial_bytes_ == 8) {
@@ -207,18 +209,17 @@ void copy_out(const torch::Tensor& tensor, void* to) {
 }
 
 std::string state_header(const State& state, std::size_t least, std::size_t* data_bytes) {
-  Json header;
-  header["__metadata__"] = state.facts;
+  // Written piece by piece: ordered objects of nlohmann's are searched for every key that is added.
+  std::string text = R"({"__metadata__":)" + Json(state.facts).dump();
   std::size_t at = 0;
   for (const auto& [name, tensor] : state.tensors) {
-    Json entry;
-    entry["dtype"] = type_name(tensor.scalar_type());
-    entry["shape"] = tensor.sizes().vec();
-    entry["data_offsets"] = {at, at + tensor.nbytes()};
-    header[name] = std::move(entry);
+    const Json entry = {{"dtype", type_name(tensor.scalar_type())},
+                        {"shape", tensor.sizes().vec()},
+                        {"data_offsets", {at, at + tensor.nbytes()}}};
+    text += "," + Json(name).dump() + ":" + entry.dump();
     at += tensor.nbytes();
   }
-  std::string text = header.dump();
+  text += "}";
   text.resize((std::max(text.size(), least) + 7) / 8 * 8, ' ');
   *data_bytes = at;
   return text;

@@ -30,8 +30,7 @@ constexpr double kFirstScale = 65536;
 constexpr int kRecentSteps = 50;  ///< that the rate is taken over
 
 double unix_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 double seconds_since(Clock::time_point begin) {
@@ -111,65 +110,16 @@ double loader_rate(const Settings& settings, const Parts& parts, data::LoaderOpt
   return static_cast<double>(settings.measure_data * settings.batch) / seconds_since(begin);
 }
 
+std::string score_text(double score) {
+  std::array<char, 32> text = {};
+  std::snprintf(text.data(), text.size(), "%.4f", score);
+  return text.data();
+}
+
 /// Saved under facts, exactly.
 double read_exact(const State& state, const std::string& name) {
   return std::strtod(state.fact(name).c_str(), nullptr);
 }
-
-}  // namespace
-
-std::vector<std::pair<std::string, Tensor>> named_tensors(const zoo::Model& model) {
-  std::vector<std::pair<std::string, Tensor>> all;
-  for (const auto& item : model.named_parameters()) all.emplace_back(item.key(), item.value());
-  for (const auto& item : model.named_buffers()) all.emplace_back(item.key(), item.value());
-  return all;
-}
-
-void load_weights(zoo::Model& model, const State& state) {
-  const torch::NoGradGuard no_grad;
-  for (auto& [name, tensor] : named_tensors(model)) {
-    const Tensor& saved = state.tensor("model." + name);
-    if (saved.sizes() != tensor.sizes()) {
-      throw StateError("the checkpoint's '" + name + "' is " + c10::str(saved.sizes()) +
-                       ", the model's " + c10::str(tensor.sizes()));
-    }
-    tensor.copy_(saved);
-  }
-}
-
-Settings settings_of(const State& state) {
-  Settings settings;
-  try {
-    const auto saved = nlohmann::json::parse(state.fact("settings"));
-    for (const auto& [name, value] : saved.items()) {
-      set_key(settings, name, value.get<std::string>(), "checkpoint");
-    }
-  } catch (const nlohmann::json::exception& error) {
-    throw StateError(std::string("the checkpoint's settings cannot be read: ") + error.what());
-  }
-  return settings;
-}
-
-void check_same_run(const Settings& settings, const State& state) {
-  const Settings saved = settings_of(state);
-  std::string differing;
-  const auto compare = [&](const std::string& name, const std::string& then,
-                           const std::string& now) {
-    if (then == now) return;
-    differing += (differing.empty() ? "" : "; ") + name + " was '" + then + "', is '" + now + "'";
-  };
-  for (const Key& key : keys()) {
-    if (key.fixed) compare(key.name, key.get(saved), key.get(settings));
-  }
-  if (saved.variants != settings.variants) differing += "; variants differ";
-  if (saved.options != settings.options) differing += "; options differ";
-  if (!differing.empty()) {
-    throw BadSetting("resume: these settings belong to the run and cannot change: " + differing +
-                     ". (init=CHECKPOINT begins another run from the weights)");
-  }
-}
-
-namespace {
 
 class Trainer {
  public:
@@ -242,6 +192,11 @@ class Trainer {
     result.scores = scores_;
     result.best = best_;
     result.fingerprint = fingerprint(named_tensors(model_));
+    if (result.signal == 0) {
+      progress_.message(std::to_string(step_) + " steps, " + duration_text(seconds_since(begun_)) +
+                        (has_best_ ? ", best score " + score_text(best_) : "") + "; weights " +
+                        result.fingerprint + ", in " + settings_.out);
+    }
     return result;
   }
 
@@ -260,11 +215,10 @@ class Trainer {
   [[nodiscard]] std::string begin_text() const {
     std::int64_t weights = 0;
     for (const Tensor& each : model_.parameters()) weights += each.numel();
-    return settings_.model + ", " + std::to_string(weights) + " parameters, on " +
-           machine_.name() + (machine_.managed() ? " with LMS" : "") + "; " +
-           std::to_string(parts_.train->size()) + " samples, " + std::to_string(lengths_.steps) +
-           " steps" + (step_ > 0 ? ", from step " + std::to_string(step_) : "") + "; in " +
-           settings_.out;
+    return settings_.model + ", " + std::to_string(weights) + " parameters, on " + machine_.name() +
+           (machine_.managed() ? " with LMS" : "") + "; " + std::to_string(parts_.train->size()) +
+           " samples, " + std::to_string(lengths_.steps) + " steps" +
+           (step_ > 0 ? ", from step " + std::to_string(step_) : "") + "; in " + settings_.out;
   }
 
   void take_step(Feed& feed) {
@@ -272,6 +226,7 @@ class Trainer {
     pending.watch.start();
     const double factor = schedule_.factor(step_);
     pending.rate = options_.lr * factor;
+    Tensor loss_sum;
     for (std::int64_t i = 0; i < lengths_.accumulate; ++i) {
       std::optional<zoo::Batch> batch = feed.take();
       if (!batch) throw Error("the loader ended early");
@@ -285,7 +240,7 @@ class Trainer {
       if (lengths_.accumulate > 1) loss = loss / static_cast<double>(lengths_.accumulate);
       scaler_.scaled(loss).backward();
       loss = loss.detach();
-      pending.loss = pending.loss.defined() ? pending.loss + loss : loss;
+      loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
       batch.reset();
       // The last batch of a step is followed by the first of the next.
       if (i + 1 < lengths_.accumulate) feed.prefetch();
@@ -297,6 +252,11 @@ class Trainer {
     scaler_.update();
     optimizer_->zero_grad();
     machine_.end_step();
+    // Copied in every step, so that reading it later runs no operator: steps stay alike, as plans
+    // want.
+    pending.host =
+        torch::empty({}, torch::dtype(torch::kFloat32).pinned_memory(machine_.device().is_cuda()));
+    pending.host.copy_(loss_sum, /*non_blocking=*/true);
     pending.watch.stop();
     if (step_ + 1 < lengths_.steps) feed.prefetch();
     pending_.push_back(std::move(pending));
@@ -305,18 +265,13 @@ class Trainer {
   /// Waits for the device.
   void read_losses() {
     if (pending_.empty()) return;
-    std::vector<Tensor> losses;
-    for (const Pending& each : pending_) losses.push_back(each.loss);
-    const Tensor values = torch::stack(losses).to(torch::kFloat64).cpu();
-    std::vector<std::pair<std::string, float>> scalars;
     const Memory memory = machine_.memory();
-    for (std::size_t i = 0; i < pending_.size(); ++i) {
-      const Pending& each = pending_[i];
+    for (const Pending& each : pending_) {
       StepRecord record;
       record.step = each.step;
-      record.loss = values[static_cast<std::int64_t>(i)].item<double>();
       record.rate = each.rate;
-      record.ms = each.watch.milliseconds();
+      record.ms = each.watch.milliseconds();  // waits until the loss is there
+      record.loss = *each.host.const_data_ptr<float>();
       record.waited_ms = each.waited_ms;
       log(record, memory);
       if (!std::isfinite(record.loss) && !scaler_.active()) {
@@ -336,11 +291,11 @@ class Trainer {
     recent_.push_back(record.ms);
     if (recent_.size() > kRecentSteps) recent_.pop_front();
     records_.push_back(record);
-    steps_csv_->row(record.step,
-                    {number_text(lengths_.epoch(record.step)), number_text(record.loss),
-                     hex_text(record.loss), number_text(record.rate), number_text(record.ms),
-                     number_text(record.waited_ms), std::to_string(memory.current),
-                     std::to_string(memory.peak)});
+    steps_csv_->row(
+        record.step,
+        {number_text(lengths_.epoch(record.step)), number_text(record.loss), hex_text(record.loss),
+         number_text(record.rate), number_text(record.ms), number_text(record.waited_ms),
+         std::to_string(memory.current), std::to_string(memory.peak)});
     if (events_) {
       events_->scalars(record.step, unix_time(),
                        {{"train/loss", static_cast<float>(record.loss)},
@@ -386,8 +341,8 @@ class Trainer {
 
   void validate_if_due() {
     if (!validation_due()) return;
-    const auto scores = evaluate(model_, parts_.val, settings_, machine_,
-                                 [] { return Signals::stop() != 0; });
+    const auto scores =
+        evaluate(model_, parts_.val, settings_, machine_, [] { return Signals::stop() != 0; });
     if (!scores) return;  // it is due again when the run goes on
     scores_ = *scores;
     validated_ = step_;
@@ -494,10 +449,9 @@ class Trainer {
                        std::vector<std::string>{"step", "epoch", "loss", "loss_hex", "lr", "ms",
                                                 "waited_ms", "memory", "memory_peak"},
                        last);
-    val_csv_.emplace(
-        folder_.file("validation.csv"),
-        std::vector<std::string>{"step", "loss", "accuracy", "mean_iou", "mean_dice"},
-        resumed ? validated_ : -1);
+    val_csv_.emplace(folder_.file("validation.csv"),
+                     std::vector<std::string>{"step", "loss", "accuracy", "mean_iou", "mean_dice"},
+                     resumed ? validated_ : -1);
     if (!settings_.tensorboard) return;
     const double now = unix_time();
     std::array<char, 64> name = {};
@@ -518,7 +472,7 @@ class Trainer {
 
   struct Pending {
     std::int64_t step;
-    Tensor loss;
+    Tensor host;  ///< the loss
     double rate;
     double waited_ms;
     Stopwatch watch;
@@ -559,38 +513,6 @@ class Trainer {
 TrainResult train(const Settings& settings, const Machine& machine, const Parts& parts,
                   const std::optional<State>& start, std::FILE* err) {
   return Trainer(settings, machine, parts, start, err).run();
-}
-
-std::string report_json(const Settings& settings, const Machine& machine,
-                        const TrainResult& result) {
-  nlohmann::ordered_json json;
-  json["settings"] = changed_keys(settings);
-  json["device"] = machine.name();
-  json["lms"] = machine.managed();
-  json["steps"] = result.steps;
-  json["fingerprint"] = result.fingerprint;
-  auto& losses = json["loss"] = nlohmann::ordered_json::array();
-  auto& hex = json["loss_hex"] = nlohmann::ordered_json::array();
-  auto& ms = json["step_ms"] = nlohmann::ordered_json::array();
-  auto& waited = json["waited_ms"] = nlohmann::ordered_json::array();
-  for (const StepRecord& record : result.records) {
-    losses.push_back(record.loss);
-    hex.push_back(hex_text(record.loss));
-    ms.push_back(record.ms);
-    waited.push_back(record.waited_ms);
-  }
-  json["first_step"] = result.records.empty() ? 0 : result.records.front().step;
-  if (result.data_samples_per_s > 0) json["data_samples_per_s"] = result.data_samples_per_s;
-  if (result.scores) {
-    json["validation"] = {{"loss", result.scores->loss},
-                          {"accuracy", result.scores->accuracy()},
-                          {"mean_iou", result.scores->mean_iou()},
-                          {"mean_dice", result.scores->mean_dice()}};
-    json["best"] = result.best;
-  }
-  json["memory"] = {{"current", result.memory.current}, {"peak", result.memory.peak}};
-  json["memory_stats"] = result.statistics;
-  return json.dump(2) + "\n";
 }
 
 }  // namespace lms::train

@@ -23,8 +23,8 @@ struct StepRecord {
 };
 
 struct TrainResult {
-  std::int64_t steps = 0;  ///< taken in all, with those before resuming
-  int signal = 0;          ///< that ended the run, or 0
+  std::int64_t steps = 0;           ///< taken in all, with those before resuming
+  int signal = 0;                   ///< that ended the run, or 0
   std::vector<StepRecord> records;  ///< of the steps of this process
   std::optional<Scores> scores;     ///< of the last validation
   double best = 0;

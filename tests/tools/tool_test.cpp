@@ -167,6 +167,9 @@ TEST_F(Tool, MistakesAreErrors) {
   EXPECT_EQ(run_tool({"trace", path("step.json.gz"), "more"}), kFailed);
   EXPECT_EQ(run_tool({"--help"}), kFits);
   EXPECT_TRUE(said("plan")) << out_;
+  // There is no lms-train beside this test.
+  EXPECT_EQ(run_tool({"train", "recipe.toml"}), kFailed);
+  EXPECT_NE(err_.find("'train' is a command of the program lms-train"), std::string::npos) << err_;
 }
 
 }  // namespace

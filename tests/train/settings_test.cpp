@@ -81,15 +81,15 @@ TEST(Settings, ChangedKeysGiveTheSettingsBack) {
 TEST(Settings, MistakesNameWhatWouldDo) {
   EXPECT_EQ(complaint_of("momentun", "0.9"),
             "unknown setting 'momentun'; the nearest is 'momentum'");
-  EXPECT_EQ(complaint_of("log-evry", "1"), "unknown setting 'log-evry'; the nearest is 'log_every'");
+  EXPECT_EQ(complaint_of("log-evry", "1"),
+            "unknown setting 'log-evry'; the nearest is 'log_every'");
   EXPECT_NE(complaint_of("zzzzzzzzzz", "1").find("--help"), std::string::npos);
   EXPECT_EQ(complaint_of("batch", "0"), "batch: '0' is not a whole number from 1");
   EXPECT_EQ(complaint_of("batch", "2x"), "batch: '2x' is not a whole number from 1");
   EXPECT_EQ(complaint_of("momentum", "1.5"), "momentum: '1.5' is not a number from 0 to 1");
   EXPECT_EQ(complaint_of("lr", "nan"), "lr: 'nan' is not a number from 0");
   EXPECT_EQ(complaint_of("flip", "maybe"), "flip: 'maybe' is not true or false");
-  EXPECT_EQ(complaint_of("optimizer", "sdg"),
-            "optimizer: 'sdg' is not one of sgd, adam, adamw");
+  EXPECT_EQ(complaint_of("optimizer", "sdg"), "optimizer: 'sdg' is not one of sgd, adam, adamw");
   EXPECT_NE(complaint_of("crop", "1x2x3x4"), "");
   Settings settings;
   EXPECT_NE(complaint([&] { apply_override(settings, "batch"); }).find("key=value"),
@@ -100,8 +100,8 @@ TEST(Settings, ContradictionsAreFound) {
   Settings good;
   for (const char* text : {"model=unet3d", "data=mni:x", "steps=3"}) apply_override(good, text);
   EXPECT_NO_THROW(check_training(good));
-  for (const char* text : {"model=", "data=", "steps=0", "epochs=2", "scale=2,0.5", "mean=1,2",
-                           "resume=true"}) {
+  for (const char* text :
+       {"model=", "data=", "steps=0", "epochs=2", "scale=2,0.5", "mean=1,2", "resume=true"}) {
     Settings bad = good;
     apply_override(bad, text);
     EXPECT_THROW(check_training(bad), BadSetting) << text;
@@ -210,8 +210,17 @@ TEST(EventFile, GoldenBytes) {
   }
   // Lengths, field keys and values; the checksums are covered below, and TensorBoard reads them.
   const std::string text = hex(read(path));
-  const std::string version = "09000000000000f83f" "1a0d" "627261696e2e4576656e743a32";
-  const std::string event = "090000000000000440" "10ac02" "2a0a" "0a08" "0a0161" "150000803e";
+  const std::string version =
+      "09000000000000f83f"
+      "1a0d"
+      "627261696e2e4576656e743a32";
+  const std::string event =
+      "090000000000000440"
+      "10ac02"
+      "2a0a"
+      "0a08"
+      "0a0161"
+      "150000803e";
   ASSERT_EQ(text.size(), 2 * (16 + 24 + 16 + 24)) << text;
   EXPECT_EQ(text.substr(0, 16), "1800000000000000");
   EXPECT_EQ(text.substr(24, 48), version);

@@ -67,8 +67,8 @@ TEST(StateFile, DamageIsFoundWhereverItIs) {
   save_state(path, some_state(7));
   std::ifstream file(path, std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(file), {}};
-  for (std::size_t size : {std::size_t{0}, std::size_t{5}, std::size_t{100}, whole.size() / 2,
-                           whole.size() - 1}) {
+  for (std::size_t size :
+       {std::size_t{0}, std::size_t{5}, std::size_t{100}, whole.size() / 2, whole.size() - 1}) {
     std::ofstream(path, std::ios::binary) << whole.substr(0, size);
     EXPECT_NE(complaint_of(path).find(path), std::string::npos) << size;
   }
@@ -202,9 +202,7 @@ TEST(RunFolder, KeepsTheNewestAndTheBestAndPassesOverDamage) {
 
 // --- optimizers ---
 
-Tensor parameter(std::vector<float> values) {
-  return torch::tensor(values).requires_grad_(true);
-}
+Tensor parameter(std::vector<float> values) { return torch::tensor(values).requires_grad_(true); }
 
 /// Two steps with the gradients g and 2 g.
 Tensor two_steps(const OptimizerOptions& options, double rate_factor = 1) {
@@ -232,8 +230,8 @@ TEST(Optimizer, SgdByHand) {
   expect_near(two_steps(options), {1 - 0.15, -2 + 0.3, 3 - 0.075});
   expect_near(two_steps(options, 10), {1 - 1.5, -2 + 3.0, 3 - 0.75});
   options.momentum = 0.9;  // v: g, then 0.9 g + 2 g
-  expect_near(two_steps(options), {1 - 0.1 * (0.5 + 1.45), -2 + 0.1 * (1 + 2.9),
-                                   3 - 0.1 * (0.25 + 0.725)});
+  expect_near(two_steps(options),
+              {1 - 0.1 * (0.5 + 1.45), -2 + 0.1 * (1 + 2.9), 3 - 0.1 * (0.25 + 0.725)});
   options.nesterov = true;  // g + 0.9 v each
   expect_near(two_steps(options),
               {1 - 0.1 * 0.5 * (1.9 + 2 + 0.9 * 2.9), -2 + 0.1 * (1.9 + 2 + 0.9 * 2.9),

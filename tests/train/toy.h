@@ -2,9 +2,11 @@
 
 // A model of a few weights, with what makes resuming hard: dropout, batch normalisation, two rates.
 
+#include <ftw.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -46,15 +48,23 @@ class Toy : public zoo::Model {
   torch::nn::Conv2d head_;
 };
 
+/// Not std::filesystem::remove_all: PyTorch's libraries export one of another libstdc++, which
+/// faults.
+inline void remove_tree(const std::string& path) {
+  ::nftw(
+      path.c_str(),
+      [](const char* each, const struct stat*, int, struct FTW*) { return std::remove(each); }, 16,
+      FTW_DEPTH | FTW_PHYS);
+}
+
 /// A folder of its own, removed in the end.
 class Folder {
  public:
   Folder() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "lms-train-test-XXXXXX").string();
+    std::string name = (std::filesystem::temp_directory_path() / "lms-train-test-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
+  ~Folder() { remove_tree(path_); }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
@@ -67,8 +77,8 @@ class Folder {
 inline Settings toy_settings(const std::string& out, const std::vector<std::string>& more = {}) {
   Settings settings;
   for (const char* text :
-       {"model=toy", "data=synthetic:", "device=cpu", "lr=0.05", "batch=2", "steps=14",
-        "workers=2", "progress=quiet", "weight_decay=1e-4", "threads=1", "val_every=1"}) {
+       {"model=toy", "data=synthetic:", "device=cpu", "lr=0.05", "batch=2", "steps=14", "workers=2",
+        "progress=quiet", "weight_decay=1e-4", "threads=1", "val_every=1"}) {
     apply_override(settings, text);
   }
   settings.out = out;

@@ -1,7 +1,6 @@
 // The loop: resuming, stopping, losses that end it, LMS on and off. On a model of a few weights.
 
 #include <gtest/gtest.h>
-#include <lms/torch.h>
 
 #include <csignal>
 #include <fstream>
@@ -89,8 +88,8 @@ struct Kind {
 
 class Resume : public ::testing::TestWithParam<Kind> {};
 
-/// Stopped after each of several steps, in the middle of epochs (5 batches) and at their ends, a run
-/// is the same as one that went through: losses, weights, logs, the best.
+/// Stopped after each of several steps, in the middle of epochs (5 batches) and at their ends, a
+/// run is the same as one that went through: losses, weights, logs, the best.
 TEST_P(Resume, IsBitIdentical) {
   const Folder folder;
   const std::vector<std::string>& more = GetParam().settings;
@@ -149,8 +148,9 @@ TEST(Training, ASignalSavesAndTheRunGoesOn) {
   TrainResult stopped;
   {
     std::thread sender([&] {
-      while (std::count_if(std::istreambuf_iterator<char>(std::ifstream(out + "/steps.csv").rdbuf()),
-                           {}, [](char c) { return c == '\n'; }) < 20) {
+      while (
+          std::count_if(std::istreambuf_iterator<char>(std::ifstream(out + "/steps.csv").rdbuf()),
+                        {}, [](char c) { return c == '\n'; }) < 20) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
       }
       ::kill(::getpid(), SIGINT);
@@ -162,8 +162,7 @@ TEST(Training, ASignalSavesAndTheRunGoesOn) {
   EXPECT_GE(stopped.steps, 19);
   ASSERT_LT(stopped.steps, 4000);
   const std::string end = "steps=" + std::to_string(stopped.steps);
-  const TrainResult whole =
-      run(toy_settings(folder / "whole", {end, "val_every=-1", "journal=0"}));
+  const TrainResult whole = run(toy_settings(folder / "whole", {end, "val_every=-1", "journal=0"}));
   EXPECT_EQ(stopped.fingerprint, whole.fingerprint);
   std::vector<std::string> notes;
   const auto state = RunFolder(out, 2).newest(&notes);
@@ -200,8 +199,8 @@ TEST(Training, AnotherRunCannotBeResumed) {
   run(toy_settings(folder.path()));
   std::vector<std::string> notes;
   const State state = *RunFolder(folder.path(), 2).newest(&notes);
-  EXPECT_NO_THROW(
-      check_same_run(toy_settings(folder.path(), {"workers=7", "limit=1GiB", "log_every=3"}), state));
+  EXPECT_NO_THROW(check_same_run(
+      toy_settings(folder.path(), {"workers=7", "limit=1GiB", "log_every=3"}), state));
   try {
     check_same_run(toy_settings(folder.path(), {"batch=3", "lr=1"}), state);
     FAIL();
@@ -216,10 +215,9 @@ TEST(Training, WithLmsTheBitsAreTheSame) {
   const Folder folder;
   for (const char* kind : {"optimizer=sgd", "optimizer=adamw"}) {
     const TrainResult plain = run(toy_settings(folder / (std::string("plain") + kind), {kind}));
-    const TrainResult lms = run(toy_settings(
-        folder / (std::string("lms") + kind),
-        {kind, "lms=true", "limit=64MiB", "min_block=512", "stress=true",
-         "directory=" + folder.path()}));
+    const TrainResult lms = run(toy_settings(folder / (std::string("lms") + kind),
+                                             {kind, "lms=true", "limit=64MiB", "min_block=512",
+                                              "stress=true", "directory=" + folder.path()}));
     EXPECT_EQ(losses(plain), losses(lms)) << kind;
     EXPECT_EQ(plain.fingerprint, lms.fingerprint) << kind;
     EXPECT_GT(lms.statistics.at("evictions"), 0);
@@ -255,7 +253,10 @@ TEST(Machine, GeneratorsComeBack) {
   const auto state = generator_states(torch::kCPU);
   const auto expected = torch::rand({3});
   restore_generators(torch::kCPU, state);
-  { const GeneratorScope scope(torch::kCPU, 1); torch::rand({3}); }
+  {
+    const GeneratorScope scope(torch::kCPU, 1);
+    torch::rand({3});
+  }
   EXPECT_TRUE(torch::rand({3}).equal(expected));
 }
 
