@@ -69,6 +69,7 @@ class Warp {
     if (deformation.warp <= 0) return;
     for (std::size_t axis = 0; axis < 3; ++axis) {
       nodes_[axis] = static_cast<std::int64_t>(static_cast<double>(size[axis]) / spacing_) + 2;
+      set_between(axis);
     }
     shifts_.resize(static_cast<std::size_t>(nodes_[0] * nodes_[1] * nodes_[2]));
     for (Point& shift : shifts_) {
@@ -76,19 +77,31 @@ class Warp {
     }
   }
 
-  [[nodiscard]] Point source(std::int64_t d, std::int64_t h, std::int64_t w) const {
-    const Point at = {static_cast<double>(d), static_cast<double>(h), static_cast<double>(w)};
-    Point from = target_;
-    for (std::size_t row = 0; row < 3; ++row) {
-      for (std::size_t column = 0; column < 3; ++column) {
-        from[row] += matrix_[row][column] * (at[column] - middle_[column]);
+  /// Calls `each(to, source)` for every voxel of the part, in order.
+  template <typename Each>
+  void for_each_voxel(const Each& each) const {
+    std::vector<Point> shifts(static_cast<std::size_t>(nodes_[2]));
+    std::int64_t to = 0;
+    for (std::int64_t d = 0; d < size_[0]; ++d) {
+      for (std::int64_t h = 0; h < size_[1]; ++h) {
+        const Point start = row_start(d, h);
+        if (!shifts_.empty()) blend_row(d, h, shifts);
+        for (std::int64_t w = 0; w < size_[2]; ++w) {
+          const auto place = static_cast<double>(w);
+          Point from = start;
+          for (std::size_t axis = 0; axis < 3; ++axis) from[axis] += matrix_[axis][2] * place;
+          if (!shifts_.empty()) {
+            const Between& at = between_[2][static_cast<std::size_t>(w)];
+            const Point& low = shifts[static_cast<std::size_t>(at.low)];
+            const Point& high = shifts[static_cast<std::size_t>(at.low + 1)];
+            for (std::size_t axis = 0; axis < 3; ++axis) {
+              from[axis] += low[axis] + (high[axis] - low[axis]) * at.part;
+            }
+          }
+          each(to++, from);
+        }
       }
     }
-    if (!shifts_.empty()) {
-      const Point shift = shift_at(at);
-      for (std::size_t axis = 0; axis < 3; ++axis) from[axis] += shift[axis];
-    }
-    return from;
   }
 
   [[nodiscard]] const Sides& size() const { return size_; }
@@ -106,29 +119,51 @@ class Warp {
     }
   }
 
-  /// Between the nodes' shifts, linear in a smoothed place: no kinks at the nodes.
-  [[nodiscard]] Point shift_at(const Point& at) const {
-    Sides low{};
-    Point part{};
-    for (std::size_t axis = 0; axis < 3; ++axis) {
-      const double place = at[axis] / spacing_;
-      low[axis] = std::min(static_cast<std::int64_t>(place), nodes_[axis] - 2);
-      const double rest = place - static_cast<double>(low[axis]);
-      part[axis] = rest * rest * (3 - 2 * rest);
+  /// Where a voxel lies between two nodes of an axis; smoothed, so that there are no kinks at
+  /// nodes.
+  struct Between {
+    std::int64_t low;
+    double part;
+  };
+
+  void set_between(std::size_t axis) {
+    for (std::int64_t i = 0; i < size_[axis]; ++i) {
+      const double place = static_cast<double>(i) / spacing_;
+      const auto low = std::min(static_cast<std::int64_t>(place), nodes_[axis] - 2);
+      const double rest = place - static_cast<double>(low);
+      between_[axis].push_back({low, rest * rest * (3 - 2 * rest)});
     }
-    Point sum{};
-    for (std::int64_t corner = 0; corner < 8; ++corner) {
-      std::int64_t node = 0;
-      double weight = 1;
-      for (std::size_t axis = 0; axis < 3; ++axis) {
-        const std::int64_t upper = corner >> axis & 1;
-        weight *= upper == 1 ? part[axis] : 1 - part[axis];
-        node = node * nodes_[axis] + low[axis] + upper;
+  }
+
+  [[nodiscard]] Point row_start(std::int64_t d, std::int64_t h) const {
+    const Point at = {static_cast<double>(d) - middle_[0], static_cast<double>(h) - middle_[1],
+                      -middle_[2]};
+    Point start = target_;
+    for (std::size_t row = 0; row < 3; ++row) {
+      for (std::size_t column = 0; column < 3; ++column) {
+        start[row] += matrix_[row][column] * at[column];
       }
-      const Point& shift = shifts_[static_cast<std::size_t>(node)];
-      for (std::size_t axis = 0; axis < 3; ++axis) sum[axis] += weight * shift[axis];
     }
-    return sum;
+    return start;
+  }
+
+  /// The shifts of a row's nodes: between those of four rows.
+  void blend_row(std::int64_t d, std::int64_t h, std::vector<Point>& shifts) const {
+    const Between& down = between_[0][static_cast<std::size_t>(d)];
+    const Between& across = between_[1][static_cast<std::size_t>(h)];
+    for (std::int64_t node = 0; node < nodes_[2]; ++node) {
+      Point& sum = shifts[static_cast<std::size_t>(node)];
+      sum = {};
+      for (std::int64_t corner = 0; corner < 4; ++corner) {
+        const std::int64_t i = corner & 1;
+        const std::int64_t j = corner >> 1;
+        const double weight =
+            (i == 1 ? down.part : 1 - down.part) * (j == 1 ? across.part : 1 - across.part);
+        const std::int64_t row = (down.low + i) * nodes_[1] + across.low + j;
+        const Point& shift = shifts_[static_cast<std::size_t>(row * nodes_[2] + node)];
+        for (std::size_t axis = 0; axis < 3; ++axis) sum[axis] += weight * shift[axis];
+      }
+    }
   }
 
   Sides size_;
@@ -137,17 +172,36 @@ class Warp {
   Point target_{};
   Matrix matrix_{};
   Sides nodes_{};
+  std::array<std::vector<Between>, 3> between_;
   std::vector<Point> shifts_;
 };
+
+/// std::floor() is a call; this is not.
+std::int64_t floored(double value) {
+  const auto whole = static_cast<std::int64_t>(value);
+  return whole - (value < static_cast<double>(whole) ? 1 : 0);
+}
 
 /// The value at a place between voxels, linear; outside it is 0.
 float linear(const float* volume, const Sides& sides, const Point& at) {
   Sides low{};
   std::array<float, 3> part{};
+  bool all = true;  // eight voxels are there
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    const double floor = std::floor(at[axis]);
-    low[axis] = static_cast<std::int64_t>(floor);
-    part[axis] = static_cast<float>(at[axis] - floor);
+    low[axis] = floored(at[axis]);
+    part[axis] = static_cast<float>(at[axis] - static_cast<double>(low[axis]));
+    all = all && low[axis] >= 0 && low[axis] + 1 < sides[axis];
+  }
+  if (all) {
+    const std::int64_t plane = sides[1] * sides[2];
+    const float* from = volume + low[0] * plane + low[1] * sides[2] + low[2];
+    const auto row = [&](const float* pair) { return pair[0] + (pair[1] - pair[0]) * part[2]; };
+    const auto layer = [&](const float* first) {
+      const float upper = row(first);
+      return upper + (row(first + sides[2]) - upper) * part[1];
+    };
+    const float front = layer(from);
+    return front + (layer(from + plane) - front) * part[0];
   }
   float sum = 0;
   for (std::int64_t corner = 0; corner < 8; ++corner) {
@@ -168,23 +222,11 @@ float linear(const float* volume, const Sides& sides, const Point& at) {
 std::int64_t nearest(const Sides& sides, const Point& at) {
   std::int64_t offset = 0;
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    const auto place = static_cast<std::int64_t>(std::floor(at[axis] + 0.5));
+    const auto place = floored(at[axis] + 0.5);
     if (place < 0 || place >= sides[axis]) return -1;
     offset = offset * sides[axis] + place;
   }
   return offset;
-}
-
-/// Calls `each(to, source)` for every voxel of the part.
-template <typename Each>
-void for_each_voxel(const Warp& warp, const Each& each) {
-  const Sides& size = warp.size();
-  std::int64_t to = 0;
-  for (std::int64_t d = 0; d < size[0]; ++d) {
-    for (std::int64_t h = 0; h < size[1]; ++h) {
-      for (std::int64_t w = 0; w < size[2]; ++w) each(to++, warp.source(d, h, w));
-    }
-  }
 }
 
 void warp_sample(Sample& sample, const Warp& warp) {
@@ -204,7 +246,7 @@ void warp_sample(Sample& sample, const Warp& warp) {
   std::vector<Array<std::uint8_t>> warped;
   for (const Array<std::uint8_t>* array : labels) warped.push_back(empty_like(*array));
 
-  for_each_voxel(warp, [&](std::int64_t to, const Point& at) {
+  warp.for_each_voxel([&](std::int64_t to, const Point& at) {
     for (std::int64_t channel = 0; channel < input.shape[0]; ++channel) {
       input.values[static_cast<std::size_t>(channel * count + to)] =
           linear(sample.input.values.data() + channel * old_count, old, at);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "datasets/files.h"
 
@@ -17,8 +18,8 @@ constexpr std::size_t kMostChunk = std::size_t{16} << 20;  // of those that hold
 
 class Decoder {
  public:
-  Decoder(ByteView file, const std::string& name, const ImageLimits& limits)
-      : name_(name), context_(spng_ctx_new(0), &spng_ctx_free) {
+  Decoder(ByteView file, std::string name, const ImageLimits& limits)
+      : name_(std::move(name)), context_(spng_ctx_new(0), &spng_ctx_free) {
     if (!context_) throw std::bad_alloc();
     const auto side = static_cast<std::uint32_t>(limits.side);
     check(spng_set_chunk_limits(context_.get(), kMostChunk, kMostChunk));

@@ -18,6 +18,7 @@ struct FinePoint {
 };
 
 /// Rounds towards zero after adding a half, as the reference does, negative numbers too.
+// NOLINTNEXTLINE(bugprone-incorrect-roundings): it is that rounding that is wanted.
 std::int64_t rounded(double value) { return static_cast<std::int64_t>(value + 0.5); }
 
 /// The crossings of a polygon's edges with the middles of columns.

@@ -327,17 +327,17 @@ TEST(Augment3d, DeformationsAreSmallAndSmooth) {
   random_crop3d({16, 16, 16}, {.rotation = 10, .scale = 0.1, .warp = 1, .warp_grid = 8})(deformed,
                                                                                          generator);
   ASSERT_EQ(deformed.input.shape, (std::vector<std::int64_t>{1, 16, 16, 16}));
-  double change = 0;
+  std::size_t smooth = 0;
   std::size_t agree = 0;
   for (std::size_t i = 0; i < 4096; ++i) {
     agree += (deformed.input.values[i] >= 11.5F) == (deformed.target.values[i] == 1) ? 1 : 0;
     if (i % 16 == 15) continue;
     const float step = deformed.input.values[i + 1] - deformed.input.values[i];
-    change = std::max(change, static_cast<double>(std::abs(step)));
+    smooth += step > 0.2F && step < 2 ? 1 : 0;
   }
-  // Only where the volume's own border lies within may values fall to 0.
   EXPECT_GT(agree, 3900U);
-  EXPECT_LT(change, 24);
+  EXPECT_GT(smooth, 3700U);  // of 3840: only across the volume's border values fall to 0
+  EXPECT_NE(deformed.input.values[0], std::floor(deformed.input.values[0]));
   // None at all: the crop itself.
   Sample plain = sample;
   Sample still = sample;
