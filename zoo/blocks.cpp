@@ -30,7 +30,7 @@ torch::Tensor SeparableConvImpl::forward(const torch::Tensor& input) {
 }
 
 void init_normal(torch::nn::Module& module, torch::nn::init::FanModeType fan) {
-  for (const auto& child : module.modules()) {
+  for (const auto& child : module.modules(/*include_self=*/false)) {
     if (auto* conv = child->as<torch::nn::Conv2dImpl>()) {
       torch::nn::init::kaiming_normal_(conv->weight, 0, fan, torch::kReLU);
       if (conv->bias.defined()) torch::nn::init::zeros_(conv->bias);

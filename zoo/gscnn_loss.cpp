@@ -99,7 +99,7 @@ torch::Tensor dual_task_loss(const torch::Tensor& logits, const torch::Tensor& l
   const torch::Tensor ignored = labels.eq(kIgnored).unsqueeze(1);
   const torch::Tensor known = logits.masked_fill(ignored, 0);
   const torch::Tensor uniform = torch::rand({n, classes, logits.size(2) * logits.size(3)},
-                                            logits.options().requires_grad(false));
+                                            logits.options().dtype(torch::kFloat32));
   const torch::Tensor gumbel = (kTiny - (uniform + kTiny).log()).log().neg().view(logits.sizes());
   const torch::Tensor sample = ((known + gumbel) / kTau).softmax(1);
 

@@ -111,7 +111,7 @@ UNet3d::UNet3d(const ModelOptions& options) {
                           torch::nn::Conv3d(torch::nn::Conv3dOptions(filters, labels, 1)));
     }
   }
-  for (const auto& child : modules()) {
+  for (const auto& child : modules(/*include_self=*/false)) {
     if (auto* conv = child->as<torch::nn::Conv3dImpl>()) {
       torch::nn::init::xavier_uniform_(conv->weight);
       torch::nn::init::zeros_(conv->bias);
