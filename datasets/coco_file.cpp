@@ -200,19 +200,25 @@ CocoFile parse_coco(ByteView json, const std::string& name) {
 
 Mask annotation_mask(const CocoImage& image, const CocoAnnotation& annotation,
                      const std::string& name) {
-  const auto where = [&] {
-    return name + ": $.annotations[" + std::to_string(annotation.number) + "].segmentation.counts";
-  };
+  const std::string where =
+      name + ": $.annotations[" + std::to_string(annotation.number) + "].segmentation";
   if (!annotation.packed.empty()) {
-    return packed_runs_mask(annotation.packed, image.height, image.width, where());
+    return packed_runs_mask(annotation.packed, image.height, image.width, where + ".counts");
   }
   if (annotation.polygons.empty()) {
-    return runs_mask(annotation.runs, image.height, image.width, where());
+    return runs_mask(annotation.runs, image.height, image.width, where + ".counts");
   }
   std::vector<Mask> parts;
   parts.reserve(annotation.polygons.size());
+  std::size_t changes = 0;
   for (const std::vector<double>& points : annotation.polygons) {
-    parts.push_back(polygon_mask(points, image.height, image.width));
+    try {
+      parts.push_back(polygon_mask(points, image.height, image.width));
+    } catch (const DataError& error) {
+      fail(where, error.what());
+    }
+    changes += parts.back().changes.size();
+    if (changes > kMostChanges) fail(where, "more parts and points than any object would have");
   }
   return parts.size() == 1 ? std::move(parts[0]) : united(parts);
 }

@@ -33,6 +33,9 @@ class Crossings {
     const bool flat = dx >= dy;
     if (flat ? from.x > to.x : from.y > to.y) std::swap(from, to);
     const auto [first, last] = columns(std::min(from.x, to.x), std::max(from.x, to.x));
+    if (last >= first && static_cast<std::size_t>(last - first) + changes_.size() >= kMostChanges) {
+      throw DataError("the outline goes back and forth more than any object's would");
+    }
     for (std::int64_t column = first; column <= last; ++column) {
       const std::int64_t x = kFine * column + kMiddle;
       put(column, flat ? flat_crossing(from, to, x) : steep_crossing(from, to, x));

@@ -2,6 +2,7 @@
 
 // Masks of polygons and of run lengths, pixel for pixel as pycocotools makes them.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,6 +30,10 @@ struct Mask {
 ///
 /// pycocotools rounds points to a fifth of a pixel and walks between them in that grid; a column of
 /// pixels is entered where the walk crosses its middle.
+///
+/// Throws DataError for a polygon that goes back and forth so often that more than kMostChanges
+/// columns are entered.
+inline constexpr std::size_t kMostChanges = std::size_t{1} << 24;
 Mask polygon_mask(std::span<const double> points, std::int64_t height, std::int64_t width);
 
 /// 1 where one of them is. All of one size, at least one.

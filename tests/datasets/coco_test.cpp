@@ -114,6 +114,17 @@ TEST(Coco, ErrorsNameTheField) {
                     "images[0].width: 99999 pixels"));
 }
 
+TEST(Coco, OutlinesThatWouldFillTheMemoryAreErrors) {
+  // 360 KB of points, back and forth over 65,000 columns, would make 30 GB of a mask.
+  std::string points;
+  for (int i = 0; i < 60'000; ++i) points += i % 2 == 0 ? "0,1," : "65000,2,";
+  const std::string json = R"({"images":[{"id":1,"width":65000,"height":8,"file_name":"x.jpg"}],)"
+                           R"("categories":[{"id":5,"name":"can"}],"annotations":[)" +
+                           annotation("[[" + points + "0,0]]") + "]}";
+  EXPECT_TRUE(holds(error_of([&] { (void)label_image(parse(json).images[0], "a.json"); }),
+                    "a.json: $.annotations[0].segmentation: the outline goes back and forth"));
+}
+
 TEST(Coco, DeepNestingIsNoTrouble) {
   const std::string deep(2'000'000, '[');
   EXPECT_TRUE(holds(error_of([&] { (void)parse(deep); }), "broken JSON"));
