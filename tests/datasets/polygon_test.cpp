@@ -3,23 +3,43 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <iterator>
+
 #include "tests/datasets/fixtures.h"
 
 namespace lms::data {
 namespace {
 
 struct Golden {
-  std::int64_t height;
-  std::int64_t width;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::int64_t area = 0;
+  std::uint32_t sum = 0;
   std::vector<std::vector<double>> polygons;
-  std::int64_t area;
-  unsigned long sum;  // NOLINT(google-runtime-int): zlib's type
 };
 
-const std::vector<Golden>& goldens() {
-  static const std::vector<Golden> all = {
+constexpr double kNumbers[] = {
 #include "tests/datasets/polygon_goldens.inc"
-  };
+};
+
+std::vector<Golden> goldens() {
+  std::vector<Golden> all;
+  const double* at = std::begin(kNumbers);
+  const auto take = [&] { return static_cast<std::int64_t>(*at++); };
+  while (at != std::end(kNumbers)) {
+    Golden golden;
+    golden.height = take();
+    golden.width = take();
+    golden.area = take();
+    golden.sum = static_cast<std::uint32_t>(take());
+    golden.polygons.resize(static_cast<std::size_t>(take()));
+    for (std::vector<double>& polygon : golden.polygons) {
+      const std::int64_t count = take();
+      polygon.assign(at, at + count);
+      at += count;
+    }
+    all.push_back(std::move(golden));
+  }
   return all;
 }
 
@@ -32,9 +52,10 @@ Mask drawn(const Golden& golden) {
 }
 
 TEST(Polygon, MasksAreThoseOfPycocotools) {
-  ASSERT_GE(goldens().size(), 40U);
-  for (std::size_t i = 0; i < goldens().size(); ++i) {
-    const Golden& golden = goldens()[i];
+  const std::vector<Golden> all = goldens();
+  ASSERT_GE(all.size(), 40U);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Golden& golden = all[i];
     const Mask mask = drawn(golden);
     const std::vector<std::uint8_t> pixels = mask.pixels();
     EXPECT_EQ(mask.area(), golden.area) << "case " << i;

@@ -133,14 +133,16 @@ def goldens(path: str) -> int:
         (images[e["image_id"]]["height"], images[e["image_id"]]["width"], e["segmentation"])
         for e in chosen
     ] + made_up(random.Random(6))
-    print("// Written by compare/check_polygons.py with pycocotools: height, width, polygons,")
-    print("// area, CRC-32 of the pixels. The first ones are annotations of TACO (Proenca and")
+    print("// Written by compare/check_polygons.py with pycocotools. For each mask: height, width,")
+    print("// area, CRC-32 of the pixels, number of polygons; for each of these the number of its")
+    print("// coordinates, and these. The first masks are of annotations of TACO (Proenca and")
     print("// Simoes, 2020), the others are made up.")
     print("// clang-format off")
     for height, width, polygons in cases:
         rle = rle_of(polygons, height, width)
-        text = ", ".join("{" + ", ".join(f"{x:.17g}" for x in part) + "}" for part in polygons)
-        row = f"{{{height}, {width}, {{{text}}}, {int(masks.area(rle))}, {pixel_sum(rle)}U}},"
+        row = f"{height}, {width}, {int(masks.area(rle))}, {pixel_sum(rle)}, {len(polygons)},"
+        for part in polygons:
+            row += f" {len(part)}, " + " ".join(f"{x:.17g}," for x in part)
         while len(row) > 100:
             cut = row.rfind(" ", 0, 100)
             print(row[:cut])
