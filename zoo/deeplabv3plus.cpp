@@ -91,7 +91,7 @@ DeepLabV3Plus::DeepLabV3Plus(const ModelOptions& options)
     : deterministic_(options.deterministic), resize_(options.deterministic) {
   VariantReader reader("deeplabv3plus", options);
   channels_ = reader.channels(3);
-  const std::int64_t classes = reader.classes(21);
+  const std::int64_t classes = reader.classes_in_bytes(21);
   XceptionImpl::Options backbone;
   backbone.channels = channels_;
   backbone.output_stride = std::stoi(reader.choice("output_stride", {"16", "8"}));

@@ -53,7 +53,7 @@ GatedScnn::~GatedScnn() = default;
 GatedScnn::GatedScnn(const ModelOptions& options) : resize_(options.deterministic) {
   VariantReader reader("gscnn", options);
   channels_ = reader.channels(3);
-  const std::int64_t classes = reader.classes(19);
+  const std::int64_t classes = reader.classes_in_bytes(19);
   canny_of_image_ = reader.choice("canny", {"released", "image"}) == "image";
   loss_options_.second_sigmoid = reader.choice("edge_loss", {"released", "paper"}) == "released";
   loss_options_.gradients = reader.choice("dual_task", {"released", "paper"}) == "paper";
@@ -80,24 +80,10 @@ GatedScnn::GatedScnn(const ModelOptions& options) : resize_(options.deterministi
   init_normal(*head, torch::kFanIn);
 }
 
-torch::Tensor GatedScnn::canny_input(const torch::Tensor& input) const {
-  const torch::Tensor values = input.detach().to(torch::kFloat32);
-  // Conversions of negative numbers to bytes differ between devices: this is what x86 does.
-  if (!canny_of_image_) return values.to(torch::kInt32).bitwise_and(255).to(torch::kUInt8);
-  const auto channelwise = [&](std::initializer_list<double> of) {
-    return torch::tensor(at::ArrayRef<double>(of), values.options().device(torch::kCPU))
-        .view({-1, 1, 1})
-        .to(values.device(), /*non_blocking=*/true);
-  };
-  const torch::Tensor picture =
-      values * channelwise({0.229, 0.224, 0.225}) + channelwise({0.485, 0.456, 0.406});
-  return picture.mul(255).round().clamp(0, 255).to(torch::kUInt8);
-}
-
 std::vector<torch::Tensor> GatedScnn::forward(const torch::Tensor& input) {
   check_input("gscnn", input, channels_, 2);
   check_pooled_batch("gscnn", input, is_training());
-  HostCanny canny(canny_input(input));
+  HostCanny canny(canny_of_image_ ? bytes_of_imagenet(input) : bytes_modulo_256(input));
 
   const WideResNet::Features features = trunk_->forward(input);
   const torch::Tensor edges = shape_->forward(features, resize_);

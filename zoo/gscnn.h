@@ -44,8 +44,6 @@ class GatedScnn final : public Model {
   torch::Tensor loss(const std::vector<torch::Tensor>& outputs, const Batch& batch) override;
 
  private:
-  [[nodiscard]] torch::Tensor canny_input(const torch::Tensor& input) const;
-
   std::int64_t channels_;
   bool canny_of_image_;
   GscnnLossOptions loss_options_;

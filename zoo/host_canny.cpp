@@ -11,7 +11,24 @@ namespace {
 constexpr double kLow = 10;
 constexpr double kHigh = 100;
 
+torch::Tensor channelwise(std::initializer_list<double> values, const torch::Tensor& like) {
+  return torch::tensor(at::ArrayRef<double>(values), torch::kFloat32)
+      .view({-1, 1, 1})
+      .to(like.device(), /*non_blocking=*/true);
+}
+
 }  // namespace
+
+torch::Tensor bytes_modulo_256(const torch::Tensor& values) {
+  return values.detach().to(torch::kInt32).bitwise_and(255).to(torch::kUInt8);
+}
+
+torch::Tensor bytes_of_imagenet(const torch::Tensor& values) {
+  const torch::Tensor normalised = values.detach().to(torch::kFloat32);
+  const torch::Tensor deviation = channelwise({0.229, 0.224, 0.225}, normalised);
+  const torch::Tensor mean = channelwise({0.485, 0.456, 0.406}, normalised);
+  return (normalised * deviation + mean).mul(255).round().clamp(0, 255).to(torch::kUInt8);
+}
 
 HostCanny::HostCanny(const torch::Tensor& images) : device_(images.device()) {
   const torch::Tensor dense = images.contiguous();

@@ -6,6 +6,12 @@
 
 namespace lms::zoo {
 
+/// Values cut to whole numbers, modulo 256, as a conversion to bytes does on x86, on every device.
+torch::Tensor bytes_modulo_256(const torch::Tensor& values);
+
+/// The pictures, as bytes, of N×3×H×W normalised with ImageNet's mean and deviation.
+torch::Tensor bytes_of_imagenet(const torch::Tensor& values);
+
 /// Canny's edges of a batch, found on the host while the device computes on: the picture leaves
 /// when this is made, and only finish() waits for its arrival.
 class HostCanny {

@@ -40,6 +40,13 @@ std::int64_t VariantReader::classes(std::int64_t own) const {
   return count(model_, "classes", options_.classes, own);
 }
 
+std::int64_t VariantReader::classes_in_bytes(std::int64_t own) const {
+  const std::int64_t found = classes(own);
+  TORCH_CHECK_VALUE(found <= 255, model_, ": classes = ", found,
+                    ", but labels are bytes, and 255 stands for none: at most 255");
+  return found;
+}
+
 std::int64_t VariantReader::channels(std::int64_t own) const {
   return count(model_, "channels", options_.channels, own);
 }

@@ -19,6 +19,8 @@ class VariantReader {
   /// choice(name, {"on", "off"}) as a number: 1 or 0.
   double on_or_off(const std::string& name);
   [[nodiscard]] std::int64_t classes(std::int64_t own) const;
+  /// Likewise, of labels in a byte, of which 255 is no class.
+  [[nodiscard]] std::int64_t classes_in_bytes(std::int64_t own) const;
   [[nodiscard]] std::int64_t channels(std::int64_t own) const;
   /// To be called when all has been read: refuses variants that were not asked for.
   void finish() const;

@@ -174,6 +174,32 @@ TEST(ZooModels, UNet3dPaddingsAreMirrorImages) {
             1e-4);
 }
 
+TEST(ZooModels, GatedScnn) {
+  ModelOptions options = with({{"canny", "image"}, {"edge_loss", "paper"}, {"dual_task", "paper"}});
+  options.classes = 5;
+  const auto model = make_model("gscnn", options);
+  EXPECT_EQ(count(*model), 137278190 - 14 * 256);
+  EXPECT_EQ(count(*model, "dsn1."), 65);
+  expect_error(error_of([&] { model->forward(torch::zeros({1, 3, 16, 16})); }), {"batch of one"});
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  const auto outputs = model->forward(picture({1, 3, 21, 26}));
+  ASSERT_EQ(outputs.size(), 2U);
+  EXPECT_EQ(outputs[0].sizes(), torch::IntArrayRef({1, 5, 21, 26}));
+  EXPECT_EQ(outputs[1].sizes(), torch::IntArrayRef({1, 1, 21, 26}));
+  EXPECT_TRUE(outputs[1].ge(0).logical_and(outputs[1].le(1)).all().item<bool>());
+  EXPECT_EQ(model->predict(outputs).sizes(), torch::IntArrayRef({1, 21, 26}));
+  Batch batch;
+  batch.target = labels({1, 21, 26}, 5);
+  expect_error(error_of([&] { model->loss(outputs, batch); }), {"extras[0]", "edges"});
+  batch.extras = {binary("edges", {1, 21, 25})};
+  expect_error(error_of([&] { model->loss(outputs, batch); }), {"edge map", "[1, 21, 25]"});
+  batch.extras = {binary("edges", {1, 21, 26})};
+  EXPECT_TRUE(model->loss(outputs, batch).isfinite().item<bool>());
+  options.classes = 256;
+  expect_error(error_of([&] { make_model("gscnn", options); }), {"256", "at most 255"});
+}
+
 TEST(ZooModels, AutocastTrainsAndLosesInFloat32) {
   const auto model = make_model("unet3d", with({{"dropout", "off"}}));
   Batch batch;

@@ -199,6 +199,20 @@ TEST(ZooCanny, IsOpenCvs) {
   }
 }
 
+TEST(ZooCanny, BytesAsX86CutsThem) {
+  const torch::Tensor values =
+      torch::tensor({-2.1F, -1.0F, -0.9F, 0.0F, 0.99F, 1.5F, 2.6F, 300.0F});
+  const torch::Tensor expected = torch::tensor({254, 255, 0, 0, 0, 1, 2, 44}, torch::kUInt8);
+  EXPECT_TRUE(bytes_modulo_256(values).equal(expected));
+}
+
+TEST(ZooCanny, BytesOfWhatWasNormalised) {
+  const torch::Tensor picture = labels({1, 3, 8, 8}, 256);
+  const torch::Tensor mean = torch::tensor({0.485F, 0.456F, 0.406F}).view({3, 1, 1});
+  const torch::Tensor deviation = torch::tensor({0.229F, 0.224F, 0.225F}).view({3, 1, 1});
+  EXPECT_TRUE(bytes_of_imagenet((picture / 255.0 - mean) / deviation).equal(picture));
+}
+
 TEST(ZooCanny, ABatchIsItsImages) {
   const torch::Tensor images =
       (values("canny", {3, 3, 20, 17}) * 120 + 120).to(torch::kUInt8).contiguous();

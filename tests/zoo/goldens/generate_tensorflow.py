@@ -80,13 +80,13 @@ def googlenet(folder: str) -> None:
             assert len(variables) == len(names)
             gradients = v1.gradients(loss, variables)
             with v1.Session() as session:
-                for name, variable in zip(names, variables):
+                for name, variable in zip(names, variables, strict=True):
                     layout = to_torch(np.empty(variable.shape)).shape
                     values = to_tensorflow(procedural.parameter(name, layout))
                     variable.load(values.astype(np.float64), session)
                 loss, logits, gradients = session.run([loss, logits, gradients])
         save(file, "googlenet", {}, shape, loss, logits,
-             {n: to_torch(g) for n, g in zip(names, gradients)})
+             {n: to_torch(g) for n, g in zip(names, gradients, strict=True)})
 
     run("googlenet", (2, 3, 75, 60))
 
@@ -97,7 +97,8 @@ def keras_of_then(contrib: str) -> None:
 
     keras.backend.set_floatx("float64")
     # The operator takes its slope in float32.
-    sys.modules["keras.src.backend"].tf.nn.leaky_relu = lambda x, alpha: tf.where(x > 0, x, x * alpha)
+    nn = sys.modules["keras.src.backend"].tf.nn
+    nn.leaky_relu = lambda x, alpha: tf.where(x > 0, x, x * alpha)
     engine = types.ModuleType("keras.engine")
     engine.Input, engine.Model = keras.layers.Input, keras.models.Model
     merge = types.ModuleType("keras.layers.merge")
@@ -148,7 +149,6 @@ def unet3d(folder: str, contrib: str) -> None:
             (None, *shape[1:])[1:], dropout_rate=0.0, n_labels=3,
             optimizer=lambda lr: keras.optimizers.SGD(lr),
         )
-        keras.backend.std = keras.backend.std if contribs_norm else padded
 
         def flip(values):
             axes = tuple(range(2, values.ndim))
@@ -162,7 +162,7 @@ def unet3d(folder: str, contrib: str) -> None:
         order = lambda x: int(x.name.rpartition("_")[2]) if x.name[-1].isdigit() else 0  # noqa: E731
         convs, norms = sorted(convs, key=order), sorted(norms, key=order)
         assert len(convs) == len(layers)
-        for name, conv in zip(layers, convs):
+        for name, conv in zip(layers, convs, strict=True):
             prefix = name if name.startswith("head") else f"{name}.conv"
             names += [f"{prefix}.weight", f"{prefix}.bias"]
             variables += [conv.kernel, conv.bias]
@@ -171,7 +171,7 @@ def unet3d(folder: str, contrib: str) -> None:
                 names += [f"{name}.weight", f"{name}.bias"]
                 variables += [norm.gamma, norm.beta]
         assert not norms
-        for name, variable in zip(names, variables):
+        for name, variable in zip(names, variables, strict=True):
             layout = to_torch(np.empty(variable.shape)).shape
             values = flip(procedural.parameter(name, layout))
             variable.assign(to_tensorflow(values).astype(np.float64))
@@ -190,7 +190,7 @@ def unet3d(folder: str, contrib: str) -> None:
         loss, output, gradients = step(tf.constant(pixels), tf.constant(target))
         keras.backend.std = deviation
         save(file, "unet3d", variants, shape, loss.numpy(), flip(output.numpy()),
-             {n: flip(to_torch(g.numpy())) for n, g in zip(names, gradients)})
+             {n: flip(to_torch(g.numpy())) for n, g in zip(names, gradients, strict=True)})
 
     run("unet3d_released", (2, 4, 16, 32, 16), {"norm": "released", "padding": "same"}, False, True)
     run("unet3d", (2, 4, 16, 32, 16), {}, True, False)

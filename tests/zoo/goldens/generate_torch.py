@@ -144,8 +144,8 @@ def gscnn(folder: str) -> None:
     sys.path.insert(0, folder)
     import cv2
     import loss as losses
-    from my_functionals import custom_functional
     from my_functionals import DualTaskLoss as dual_task
+    from my_functionals import custom_functional
     from network.gscnn import GSCNN
 
     target = torch.from_numpy(procedural.labels((2, 40, 33), 19))
@@ -218,9 +218,8 @@ def canny() -> None:
     import cv2
 
     cases = []
-    for index, (height, width, channels, cell, noise) in enumerate(
-        [(24, 31, 3, 5, 16), (37, 20, 1, 7, 8), (16, 50, 3, 1, 256), (33, 33, 3, 9, 0), (1, 9, 3, 2, 4)]
-    ):
+    pictures = [(24, 31, 3, 5, 16), (37, 20, 1, 7, 8), (16, 50, 3, 1, 256), (33, 33, 3, 9, 0)]
+    for index, (height, width, channels, cell, noise) in enumerate([*pictures, (1, 9, 3, 2, 4)]):
         cells = (-(-height // cell), -(-width // cell), channels)
         coarse = (procedural.uniform(f"cells{index}", int(np.prod(cells))) + 1.0) * 120.0
         pixels = np.kron(coarse.reshape(cells), np.ones((cell, cell, 1)))[:height, :width]

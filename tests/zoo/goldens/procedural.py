@@ -21,7 +21,7 @@ GAINS = {
 
 
 def uniform(name: str, count: int) -> np.ndarray:
-    """`count` float64 values in [-1, 1) that depend on `name` and the index alone, each a float32."""
+    """`count` float64 values in [-1, 1), each a float32, that depend on `name` and index alone."""
     seed = 2166136261
     for byte in name.encode():
         seed = ((seed ^ byte) * 16777619) & 0xFFFFFFFF
