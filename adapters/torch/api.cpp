@@ -13,6 +13,7 @@
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
 #include "figures/timeline.h"
+#include "pilot/plan_cache.h"
 #include "trace/gz_file.h"
 #include "trace/trace_io.h"
 
@@ -31,6 +32,11 @@ void enable(const Options& options) {
   settings.plan_seconds = options.plan_seconds;
   settings.recompute = options.recompute.value_or(!options.device.starts_with("cpu"));
   settings.drop = options.drop;
+  if (options.plan_cache == "auto") {
+    settings.plan_cache = PlanCache::default_folder();
+  } else if (options.plan_cache != "off") {
+    settings.plan_cache = options.plan_cache;
+  }
   guarded([&] { enable_device(options.device, settings); });
 }
 

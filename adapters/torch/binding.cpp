@@ -16,9 +16,10 @@ namespace {
 
 void enable_with(const std::string& device, std::int64_t limit, std::int64_t host_limit,
                  std::int64_t min_block, const std::string& directory, bool stress, bool verify,
-                 bool plan, bool plan_at_once, double plan_seconds, bool recompute, bool drop) {
+                 bool plan, bool plan_at_once, double plan_seconds, bool recompute,
+                 const std::string& plan_cache, bool drop) {
   enable({device, limit, host_limit, min_block, directory, stress, verify, plan, plan_at_once,
-          plan_seconds, recompute, drop});
+          plan_seconds, recompute, plan_cache, drop});
 }
 
 std::vector<std::string> devices() { return enabled_devices(); }
@@ -139,8 +140,8 @@ std::vector<double> measure_link(const std::string& device, std::int64_t bytes) 
 TORCH_LIBRARY(lms, m) {
   m.def(
       "enable(str device, int limit, int host_limit, int min_block, str directory, bool stress, "
-      "bool verify, bool plan, bool plan_at_once, float plan_seconds, bool recompute, bool drop) "
-      "-> ()",
+      "bool verify, bool plan, bool plan_at_once, float plan_seconds, bool recompute, "
+      "str plan_cache, bool drop) -> ()",
       &lms::torch::enable_with);
   m.def("disable(str device) -> ()", &lms::torch::disable);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);

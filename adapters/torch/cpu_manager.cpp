@@ -211,7 +211,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     pilot_.start({.enabled = settings.plan && !settings.stress,
                   .limit = limit,
                   .in_foreground = settings.plan_at_once,
-                  .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute}});
+                  .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute},
+                  .plan_cache = settings.plan_cache});
   }
 
   void stop() override {

@@ -192,6 +192,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   const Pilot::Stats plan = manager.pilot().stats();
   stats["plan.shapes"] = plan.shapes;
   stats["plan.planned"] = plan.planned;
+  stats["plan.kept"] = plan.kept;
   stats["plan.refined"] = plan.refined;
   stats["plan.steps"] = plan.steps;
   stats["plan.divergences"] = plan.divergences;

@@ -19,6 +19,7 @@ struct Settings {
   bool plan = true;           ///< learn the steps and plan them
   bool plan_at_once = false;  ///< plan while the step waits, not beside it (tests)
   double plan_seconds = 2;    ///< most time to search for a better plan
+  std::string plan_cache;     ///< folder of plans that are kept for the next start; "": none
 };
 
 }  // namespace lms::torch

@@ -55,6 +55,9 @@ struct Options {
   /// GPUs: on the CPU, code that PyTorch does not see may read tensors where they lie, and what has
   /// been dropped cannot be read.
   std::optional<bool> recompute = {};
+  /// Folder in which plans are kept, so that the same training begins planned when it is started
+  /// again: "auto" is lms/plans in the user's folder of caches, "off" none.
+  std::string plan_cache = "auto";
   /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
   bool drop = false;
 };

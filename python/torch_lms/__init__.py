@@ -63,6 +63,7 @@ def enable(
     plan: str | bool | None = None,
     plan_seconds: float | None = None,
     recompute: bool | str | None = None,
+    plan_cache: str | bool | None = None,
     log: str | None = None,
     **unknown: Any,
 ) -> None:
@@ -70,7 +71,7 @@ def enable(
 
     Each setting can also come from a variable (``LMS_LIMIT``, ``LMS_HOST_LIMIT``,
     ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_PLAN``,
-    ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_LOG``).
+    ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_PLAN_CACHE``, ``LMS_LOG``).
     An argument beats its variable, which beats the default.
 
     Args:
@@ -92,6 +93,9 @@ def enable(
         recompute: plans may let go of what is cheaper to compute again than to copy. By default
             (``"auto"``) on GPUs: on the CPU, code that PyTorch does not see may read tensors
             where they lie, and what has been dropped cannot be read.
+        plan_cache: folder in which plans are kept, so that the same training begins planned when it
+            is started again. By default (``"auto"``) ``lms/plans`` in the user's folder of caches;
+            ``"off"``: they are forgotten.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
 
     Raises:
@@ -112,6 +116,7 @@ def enable(
             "plan": plan,
             "plan_seconds": plan_seconds,
             "recompute": recompute,
+            "plan_cache": plan_cache,
             "log": log,
         }
     )
@@ -136,6 +141,7 @@ def _enable(settings: Settings) -> None:
                 settings.plan == "now",
                 settings.plan_seconds,
                 settings.recompute,
+                settings.plan_cache,
                 settings.stress == "drop",
             )
         except BaseException:
@@ -231,6 +237,7 @@ def _current(name: str) -> Settings | None:
         plan=known.plan,
         plan_seconds=known.plan_seconds,
         recompute=known.recompute,
+        plan_cache=known.plan_cache,
         log=known.log,
     )
 

@@ -262,6 +262,7 @@ class Settings:
     plan: str
     plan_seconds: float
     recompute: bool
+    plan_cache: str
     log: str
 
 
@@ -288,6 +289,17 @@ def _recompute(value: Any, earlier: Mapping[str, Any]) -> bool:
     # On the CPU code that PyTorch does not see may read tensors where they lie: what has been
     # evicted can still be read there, what has been dropped cannot.
     return earlier["device"] != "cpu" if value == "auto" else parse_flag(value)
+
+
+def parse_cache(value: Any) -> str:
+    """'auto', 'off' or a folder, which need not be there yet; flags are understood as the first
+    two."""
+    try:
+        return "auto" if value == "auto" or parse_flag(value) else "off"
+    except ValueError:
+        if isinstance(value, (str, os.PathLike)) and str(value).strip():
+            return os.path.abspath(os.path.expanduser(value))
+        raise ValueError(f"{value!r} is not a folder, auto or off") from None
 
 
 TABLE: tuple[Setting, ...] = (
@@ -317,6 +329,9 @@ TABLE: tuple[Setting, ...] = (
     Setting("recompute", "LMS_RECOMPUTE", "auto", _recompute,
             "plans may let go of what is cheaper to compute again than to copy: on, off, or auto "
             "(on GPUs)"),
+    Setting("plan_cache", "LMS_PLAN_CACHE", "auto", lambda v, _: parse_cache(v),
+            "folder in which plans are kept for the next start of the same training: auto "
+            "(lms/plans in the user's folder of caches), off, or a path"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "pilot/plan_cache.h"
 #include "pilot/script.h"
 #include "plan/measured.h"
 
@@ -110,6 +111,7 @@ class Pilot {
     Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
     bool in_foreground = false;  ///< plan while the step waits (tests)
     SearchOptions search;
+    std::string plan_cache;  ///< folder of plans for the next start (PlanCache); empty: none
   };
 
   Pilot(Engine& engine, PilotDevice& device) : engine_(engine), device_(device) {}
@@ -157,6 +159,7 @@ class Pilot {
   struct Stats {
     std::int64_t shapes = 0;       ///< different steps known
     std::int64_t planned = 0;      ///< of those, planned
+    std::int64_t kept = 0;         ///< of those, with a plan that was kept from another start
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
     std::int64_t steps = 0;        ///< steps carried out under a plan
     std::int64_t divergences = 0;  ///< steps that turned out to be others
@@ -223,6 +226,8 @@ class Pilot {
   void launch();
   void plan_in_background();
   void make_plan_of(Script& script, const PilotDevice::Laps& laps);
+  [[nodiscard]] bool take_kept(Script& script, PlanCache& cache, const std::string& key) const;
+  void search_plan_of(Script& script);
   void keep_measured(const PilotDevice::Laps& laps);
 
   Engine& engine_;

@@ -32,8 +32,6 @@ constexpr std::string_view kUnfinished = ".tmp.gz";
 constexpr std::time_t kGivenUpSeconds = 3600;
 /// A plan for less room than this part of what there is would waste the rest.
 constexpr double kLeastRoom = 0.98;
-/// Links that differ by less than this are alike, unless a boundary lies between them.
-constexpr double kLinkClass = 1.2;
 
 /// Two independent 64-bit hashes of a stream of numbers.
 class Digest {
@@ -153,7 +151,7 @@ std::string variable(const char* name) {
 
 }  // namespace
 
-std::string plan_key(const StepShape& shape, Bytes page, const LinkModel& link, bool recompute) {
+std::string plan_key(const StepShape& shape, Bytes page, bool recompute) {
   Digest digest;
   digest.add(LMS_VERSION);
   digest.add(kPlanFileVersion);
@@ -161,10 +159,6 @@ std::string plan_key(const StepShape& shape, Bytes page, const LinkModel& link, 
   digest.add(kTraceVersion);
   digest.add(static_cast<std::uint64_t>(page));
   digest.add(recompute ? 1 : 0);
-  for (const double rate : {link.out_bytes_per_ms, link.in_bytes_per_ms, link.both_bytes_per_ms}) {
-    const double group = std::floor(std::log(std::max(rate, 1.0)) / std::log(kLinkClass));
-    digest.add(static_cast<std::uint64_t>(group));
-  }
   digest.add(shape.trace.blocks.size());
   for (const TraceBlock& block : shape.trace.blocks) {
     digest.add(static_cast<std::uint64_t>(block.bytes));

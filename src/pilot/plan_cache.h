@@ -10,11 +10,11 @@ namespace lms {
 
 /// What a plan is kept under, as 32 hexadecimal digits: equal for steps that do the same
 /// (operators, and who uses, makes and frees which blocks of which sizes, in the same order), with
-/// memory in pieces of the same size, a link of about the same speed (within a fifth), plans that
-/// may recompute or not, and the same version of LMS. Times of operators, and addresses of blocks,
-/// are no part of it: it comes out the same in another process. Blocks' sizes are those that the
-/// plan is made with. Well under a millisecond for thousands of operators.
-std::string plan_key(const StepShape& shape, Bytes page, const LinkModel& link, bool recompute);
+/// memory in pieces of the same size, plans that may recompute or not, and the same version of LMS.
+/// Times of operators, rates of the link and addresses of blocks are no part of it: it comes out
+/// the same in another process. Blocks' sizes are those that the plan is made with. Well under a
+/// millisecond for thousands of operators.
+std::string plan_key(const StepShape& shape, Bytes page, bool recompute);
 
 /// Plans in a folder that many processes use at the same time: a file for each key and amount of
 /// room. Damaged files are removed, and the least recently used when all are too large. Failing is

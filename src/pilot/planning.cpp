@@ -92,20 +92,67 @@ void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
     }
   }
   script.link = device_.link();
-  if (script.addresses) {
-    PlacedPlan made = make_placed_plan(trace, {.room = script.room, .page = script.page},
-                                       script.link, options_.search);
-    script.plan = std::move(made.step.plan);
-    script.predicted = std::move(made.step.predicted);
-    script.placement = std::move(made.placement);
-    script.budget = made.budget;
-  } else {
-    PlannedStep made = make_plan(trace, script.room, script.link, options_.search);
-    script.plan = std::move(made.plan);
-    script.predicted = std::move(made.predicted);
-    script.budget = script.room;
-  }
+  PlanCache cache(options_.plan_cache);
+  const std::string key = options_.plan_cache.empty()
+                              ? std::string()
+                              : plan_key(script.shape, script.page, options_.search.recompute);
+  script.kept = !script.planned && !key.empty() && take_kept(script, cache, key);
+  if (!script.kept) search_plan_of(script);
   script.finish();
+  if (key.empty() || script.kept) return;
+  (void)cache.keep({.key = key,
+                    .room = script.room,
+                    .page = script.page,
+                    .link = script.link,
+                    .made = {script.budget, {script.plan, script.predicted}, script.placement}});
+}
+
+/// The plan of an earlier start, for the times of this one.
+bool Pilot::take_kept(Script& script, PlanCache& cache, const std::string& key) const {
+  auto found = cache.find(key, script.shape.trace, script.room);
+  if (!found || found->made.placement.allocations.empty() == script.addresses) return false;
+  script.plan = std::move(found->made.step.plan);
+  script.placement = std::move(found->made.placement);
+  script.budget = found->made.budget;
+  script.predicted = time_plan(script.shape.trace, script.plan, script.link);
+  return true;
+}
+
+void Pilot::search_plan_of(Script& script) {
+  // A plan that is followed is left for one that is faster, and not for less than can be seen.
+  constexpr double kMuchFaster = 0.995;
+  const Trace& trace = script.shape.trace;
+  SearchOptions search = options_.search;
+  Plan before;
+  double before_ms = 0;
+  if (script.planned) {
+    before = script.plan;
+    if (search.recompute) search.start = &before;
+    before_ms = time_plan(trace, before, script.link).step_ms;
+  }
+  const auto worth = [&](const PlannedStep& made) {
+    return !script.planned || made.predicted.step_ms < kMuchFaster * before_ms;
+  };
+  if (script.addresses) {
+    PlacedPlan made =
+        make_placed_plan(trace, {.room = script.room, .page = script.page}, script.link, search);
+    if (worth(made.step)) {
+      script.plan = std::move(made.step.plan);
+      script.predicted = std::move(made.step.predicted);
+      script.placement = std::move(made.placement);
+      script.budget = made.budget;
+      return;
+    }
+  } else {
+    PlannedStep made = make_plan(trace, script.room, script.link, search);
+    if (worth(made)) {
+      script.plan = std::move(made.plan);
+      script.predicted = std::move(made.predicted);
+      script.budget = script.room;
+      return;
+    }
+  }
+  script.predicted = time_plan(trace, script.plan, script.link);
 }
 
 void Pilot::take_over() {
@@ -128,6 +175,7 @@ void Pilot::take_over() {
   if (found == scripts_.end()) return;
   *found = made;
   if (!original->planned) ++stats_.planned;
+  if (made->kept) ++stats_.kept;
   stats_.predicted_ms = made->predicted.step_ms;
   stats_.planned_peak = made->predicted.peak;
   stats_.placed = made->placement.bytes;

@@ -31,6 +31,7 @@ struct Script {
   Bytes room = 0;          ///< bytes on the device that there were for it
   Bytes page = 0;          ///< in which they can be scattered; 0: they cannot
   bool addresses = false;  ///< the placement is to be followed
+  bool kept = false;       ///< its plan comes from an earlier start
   bool refined = false;    ///< planned with the times of steps that followed a plan
   bool measured = false;   ///< a step under this plan has been timed since it was refined
   LinkModel link;          ///< that the plan was made for

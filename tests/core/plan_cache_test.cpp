@@ -36,22 +36,17 @@ StepShape shape_of(const Trace& trace) {
 
 TEST(PlanKey, IsOfWhatTheStepDoes) {
   const StepShape shape = shape_of(step_to_save());
-  const std::string key = plan_key(shape, 512, {}, true);
+  const std::string key = plan_key(shape, 512, true);
   EXPECT_EQ(key.size(), 32U);
   EXPECT_EQ(key.find_first_not_of("0123456789abcdef"), std::string::npos);
   StepShape later = shape;
   later.uids[0] = 77;
   later.trace.operators[1].ms = 99;
-  LinkModel warm;
-  warm.out_bytes_per_ms *= 1.0001;
-  EXPECT_EQ(plan_key(later, 512, warm, true), key);
+  EXPECT_EQ(plan_key(later, 512, true), key);
 
   std::set<std::string> keys = {key};
-  keys.insert(plan_key(shape, 1024, {}, true));
-  keys.insert(plan_key(shape, 512, {}, false));
-  LinkModel slow;
-  slow.in_bytes_per_ms /= 2;
-  keys.insert(plan_key(shape, 512, slow, true));
+  keys.insert(plan_key(shape, 1024, true));
+  keys.insert(plan_key(shape, 512, false));
   const std::vector<std::function<void(StepShape&)>> changes = {
       [](StepShape& s) { s.operators[2].key += 1; },
       [](StepShape& s) { s.operators[3].touches[0].writes = true; },
@@ -75,9 +70,9 @@ TEST(PlanKey, IsOfWhatTheStepDoes) {
   for (const auto& change : changes) {
     StepShape other = shape;
     change(other);
-    keys.insert(plan_key(other, 512, {}, true));
+    keys.insert(plan_key(other, 512, true));
   }
-  EXPECT_EQ(keys.size(), 4 + changes.size());
+  EXPECT_EQ(keys.size(), 3 + changes.size());
 }
 
 TEST(PlanCache, FindsWhatItHasKept) {

@@ -32,8 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def clean_slate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings from outside, and everything off again after the test."""
+def clean_slate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """No settings and no plans from outside, and everything off again after the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     for name in list(os.environ):
         if name.startswith("LMS_") and name not in KEPT_VARIABLES:
             monkeypatch.delenv(name)

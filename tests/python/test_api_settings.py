@@ -75,6 +75,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "LMS_PLAN": "now",
         "LMS_PLAN_SECONDS": "0.5",
         "LMS_RECOMPUTE": "on",
+        "LMS_PLAN_CACHE": str(tmp_path / "plans"),
         "LMS_LOG": "debug",
     }
     assert set(values) == {setting.variable for setting in _settings.TABLE}
@@ -89,8 +90,23 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         plan="now",
         plan_seconds=0.5,
         recompute=True,
+        plan_cache=str(tmp_path / "plans"),
         log="debug",
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [("auto", "auto"), (True, "auto"), ("on", "auto"), ("off", "off"), (False, "off"),
+     ("", "off"), ("/a/b", "/a/b"), ("~/c", os.path.expanduser("~/c")), ("d", os.path.abspath("d"))],
+)  # fmt: skip
+def test_plan_caches(given: object, folder: str) -> None:
+    assert _settings.parse_cache(given) == folder
+
+
+def test_a_bad_plan_cache() -> None:
+    with pytest.raises(ValueError, match="plan_cache"):
+        _settings.resolve({"plan_cache": 3.5, "device": "cpu"}, {})
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,8 @@ void CudaManager::start(const Settings& settings) {
   pilot_.start({.enabled = settings.plan && !settings.stress,
                 .limit = limit,
                 .in_foreground = settings.plan_at_once,
-                .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute}});
+                .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute},
+                .plan_cache = settings.plan_cache});
   if (!was_on) {
     native->resetPeakStats(device_.index());
     lock.lock();
