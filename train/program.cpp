@@ -217,6 +217,7 @@ struct Command {
 void add_command(CLI::App& program, const std::string& name, const std::string& help,
                  Command& command) {
   command.app = program.add_subcommand(name, help);
+  command.app->allow_extras();  // refused below, with what is nearest
   command.app->add_option("words", command.words,
                           "a recipe (*.toml), and settings as key=value, in place of flags");
   for (const Key& key : keys()) {
@@ -267,6 +268,16 @@ int dispatch(int argc, const char* const* argv, std::FILE* out, std::FILE* err) 
   }
   for (Command* each : {&train, &evaluate, &predict}) {
     if (!each->app->parsed()) continue;
+    for (const std::string& extra : each->app->remaining()) {
+      const std::size_t begin = std::min(extra.find_first_not_of('-'), extra.size());
+      std::string name = extra.substr(begin, extra.find('=') - begin);
+      std::replace(name.begin(), name.end(), '-', '_');
+      const bool known = std::any_of(keys().begin(), keys().end(),
+                                     [&](const Key& key) { return key.name == name; });
+      Settings none;
+      if (begin > 0 && !known) set_key(none, name, "");  // throws, with the nearest
+      throw BadSetting("'" + extra + "' is not for lms " + each->app->get_name());
+    }
     const auto said = said_by(each->words, each->flags);
     if (each == &train) return train_command(said, out, err);
     if (each == &evaluate) return eval_command(said, out);
