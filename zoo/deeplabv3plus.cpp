@@ -13,10 +13,10 @@ class DeepLabPyramid : public torch::nn::Module {
     for (const std::int64_t dilation : {std::int64_t{1}, 6 * rate, 12 * rate, 18 * rate}) {
       auto branch = register_module("aspp" + std::to_string(convs_.size() + 1),
                                     std::make_shared<torch::nn::Module>());
-      convs_.push_back(branch->register_module(
+      convs_.emplace_back(branch->register_module(
           "atrous_conv",
           torch::nn::Conv2d(conv_options(2048, 256, dilation == 1 ? 1 : 3, 1, dilation))));
-      norms_.push_back(branch->register_module("bn", torch::nn::BatchNorm2d(256)));
+      norms_.emplace_back(branch->register_module("bn", torch::nn::BatchNorm2d(256)));
     }
     auto pool = register_module("global_avg_pool", std::make_shared<torch::nn::Module>());
     pool_conv_ = pool->register_module("1", torch::nn::Conv2d(conv_options(2048, 256, 1)));
@@ -126,8 +126,9 @@ torch::Tensor DeepLabV3Plus::loss(const std::vector<torch::Tensor>& outputs, con
 std::vector<ParameterGroup> DeepLabV3Plus::parameter_groups() {
   ParameterGroup backbone{backbone_->parameters(), 1};
   ParameterGroup head{pyramid_->parameters(), 10};
-  for (const torch::Tensor& parameter : decoder_->parameters())
+  for (const torch::Tensor& parameter : decoder_->parameters()) {
     head.parameters.push_back(parameter);
+  }
   return {backbone, head};
 }
 

@@ -91,7 +91,7 @@ GoogLeNet::GoogLeNet(const ModelOptions& options) : deterministic_(options.deter
       stage->push_back(std::make_shared<Inception>(in, widths));
       in = widths[0] + widths[2] + widths[4] + widths[5];
     }
-    stages_.push_back(register_module("inception" + std::to_string(stages_.size() + 3), stage));
+    stages_.emplace_back(register_module("inception" + std::to_string(stages_.size() + 3), stage));
   }
   fc_ = register_module("fc", torch::nn::Linear(in, classes));
   init_normal(*this, torch::kFanIn);

@@ -69,7 +69,7 @@ ResNet50::ResNet50(const ModelOptions& options) : deterministic_(options.determi
       layer->push_back(std::make_shared<Bottleneck>(in, width, strided ? 2 : 1));
       in = width * kExpansion;
     }
-    layers_.push_back(register_module("layer" + std::to_string(layers_.size() + 1), layer));
+    layers_.emplace_back(register_module("layer" + std::to_string(layers_.size() + 1), layer));
     width *= 2;
   }
   fc_ = register_module("fc", torch::nn::Linear(in, classes));
