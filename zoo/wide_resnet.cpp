@@ -23,7 +23,7 @@ class WideBlock : public torch::nn::Module {
       const std::string index = std::to_string(i + 1);
       if (i > 0) norms_.push_back(register_norm(*convs, "bn" + index, from));
       const bool small = channels.size() == 3 && i != 1;
-      convs_.push_back(convs->register_module(
+      convs_.emplace_back(convs->register_module(
           "conv" + index,
           torch::nn::Conv2d(conv_options(from, channels[i], small ? 1 : 3,
                                          i == 0 ? shape.stride : 1, small ? 1 : shape.dilation))));

@@ -30,9 +30,9 @@ class XceptionBlock : public torch::nn::Module {
     auto rep = register_module("rep", std::make_shared<torch::nn::Module>());
     int index = first_relu ? 1 : 0;
     for (const Layer& layer : layers) {
-      convs_.push_back(rep->register_module(
+      convs_.emplace_back(rep->register_module(
           std::to_string(index), SeparableConv(layer.in, layer.out, layer.stride, layer.dilation)));
-      norms_.push_back(
+      norms_.emplace_back(
           rep->register_module(std::to_string(index + 1), torch::nn::BatchNorm2d(layer.out)));
       index += 3;
     }
