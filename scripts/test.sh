@@ -7,7 +7,7 @@ export PATH="$ROOT/.venv/bin:$PATH"
 core_with() { # FOLDER SANITIZERS [command before ctest]
   local folder=$1 sanitizers=$2
   shift 2
-  build "$folder" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLMS_SANITIZE="$sanitizers" -DLMS_TORCH=OFF \
+  build "$folder" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLMS_SANITIZE="$sanitizers" -DLMS_TORCH=OFF -DLMS_STUDIES=OFF \
     -DLMS_LINK_PACKAGE=OFF
   "$@" ctest --test-dir "$folder" -L core --no-tests=error --output-on-failure -j "$(jobs)"
 }

@@ -8,7 +8,7 @@ unset LMS_LIBRARY PYTHONPATH
 
 install() {
   python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
-    --force-reinstall -C build-dir=build-newest -C cmake.define.LMS_TESTS=ON \
+    --force-reinstall -C build-dir=build-newest -C cmake.define.LMS_TESTS=ON -C cmake.define.LMS_STUDIES=OFF \
     -C build.tool-args="-j$(jobs)" .
 }
 doctor() {

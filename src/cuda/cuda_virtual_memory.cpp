@@ -203,8 +203,8 @@ void VirtualMemory::forget(const std::function<bool(Bytes)>& keep) {
   });
 }
 
-/// Addresses beyond reserved() behind which there is nothing. They are plenty: those that were given
-/// up are looked at when all have been used once.
+/// Addresses beyond reserved() behind which there is nothing. They are plenty: those that were
+/// given up are looked at when all have been used once.
 Bytes VirtualMemory::addresses_for(Bytes bytes) {
   if (unused_ + bytes <= 2 * reserved_) return unused_;
   Bytes at = reserved_;

@@ -98,7 +98,8 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "folder"),
     [("auto", "auto"), (True, "auto"), ("on", "auto"), ("off", "off"), (False, "off"),
-     ("", "off"), ("/a/b", "/a/b"), ("~/c", os.path.expanduser("~/c")), ("d", os.path.abspath("d"))],
+     ("", "off"), ("/a/b", "/a/b"), ("~/c", os.path.expanduser("~/c")),
+     ("d", os.path.abspath("d"))],
 )  # fmt: skip
 def test_plan_caches(given: object, folder: str) -> None:
     assert _settings.parse_cache(given) == folder

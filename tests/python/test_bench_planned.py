@@ -37,6 +37,7 @@ def test_lms_swap_waits_for_the_plan_and_then_times(fake_lms, tmp_path):
         "plan": "on",
         "plan_seconds": 0.25,
         "recompute": False,
+        "plan_cache": "off",
     }
     assert not fake_lms.on
     # The first query comes before any step, so the second step is the one that makes it known.

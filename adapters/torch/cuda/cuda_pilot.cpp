@@ -46,7 +46,10 @@ void CudaManager::start_laps() {
   (void)native_reserved();
 }
 
-void CudaManager::begin_lap() { laps_.begin_lap(used_by_plan()); }
+void CudaManager::begin_lap() {
+  const c10::cuda::CUDAGuard guard(device_.index());
+  laps_.begin_lap(used_by_plan());
+}
 
 void CudaManager::lap() {
   const c10::cuda::CUDAGuard guard(device_.index());

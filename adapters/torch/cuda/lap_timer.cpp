@@ -64,6 +64,14 @@ void LapTimer::begin_lap(Bytes device) {
   if (!running()) return;
   const Guard guard(mutex_);
   most_now_ = device;
+  // If the stream has come to its end, it stands still until the host has queued the operator: the
+  // host has waited for it, or is slow.
+  if (!running() || laps_.empty()) return;
+  if (cudaEventQuery(laps_.back()) == cudaSuccess) {
+    begin_anew();
+  } else {
+    (void)cudaGetLastError();
+  }
 }
 
 void LapTimer::lap(Bytes device) {
@@ -78,7 +86,10 @@ void LapTimer::lap(Bytes device) {
 void LapTimer::restart_lap() {
   if (!running()) return;
   const Guard guard(mutex_);
-  if (!running()) return;
+  if (running()) begin_anew();
+}
+
+void LapTimer::begin_anew() {
   const std::size_t now = laps_.size();
   while (!waits_.empty() && waits_.back().lap == now) {
     recycle(waits_.back());

@@ -22,7 +22,8 @@ class LapTimer {
 
   /// Begins anew, on `stream`.
   void start(cudaStream_t stream);
-  /// The lap's operator begins, with `device` bytes on the device.
+  /// The lap's operator begins, with `device` bytes on the device. For how long the stream has had
+  /// nothing to do before is none of its time.
   void begin_lap(Bytes device);
   void lap(Bytes device);
   /// The lap's operator begins anew: what the lap has taken so far was waiting.
@@ -42,6 +43,7 @@ class LapTimer {
 
  private:
   cudaEvent_t mark(cudaStream_t stream);
+  void begin_anew();
   void clear();
 
   std::mutex mutex_;

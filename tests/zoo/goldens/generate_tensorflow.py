@@ -1,8 +1,8 @@
 """Golden numbers of reference models in TensorFlow 2.15, in float64: see README.md here.
 
-    generate_tensorflow.py googlenet FOLDER       a checkout of tensorflow/benchmarks
-    generate_tensorflow.py unet3d FOLDER CONTRIB  checkouts of ellisdg/3DUnetCNN, branch legacy, and
-                                                  keras-team/keras-contrib
+generate_tensorflow.py googlenet FOLDER       a checkout of tensorflow/benchmarks
+generate_tensorflow.py unet3d FOLDER CONTRIB  checkouts of ellisdg/3DUnetCNN, branch legacy, and
+                                              keras-team/keras-contrib
 """
 
 import importlib.util
@@ -85,8 +85,15 @@ def googlenet(folder: str) -> None:
                     values = to_tensorflow(procedural.parameter(name, layout))
                     variable.load(values.astype(np.float64), session)
                 loss, logits, gradients = session.run([loss, logits, gradients])
-        save(file, "googlenet", {}, shape, loss, logits,
-             {n: to_torch(g) for n, g in zip(names, gradients, strict=True)})
+        save(
+            file,
+            "googlenet",
+            {},
+            shape,
+            loss,
+            logits,
+            {n: to_torch(g) for n, g in zip(names, gradients, strict=True)},
+        )
 
     run("googlenet", (2, 3, 75, 60))
 
@@ -146,7 +153,9 @@ def unet3d(folder: str, contrib: str) -> None:
 
             keras.backend.std = padded
         model = isensee2017_model(
-            (None, *shape[1:])[1:], dropout_rate=0.0, n_labels=3,
+            (None, *shape[1:])[1:],
+            dropout_rate=0.0,
+            n_labels=3,
             optimizer=lambda lr: keras.optimizers.SGD(lr),
         )
 
@@ -189,8 +198,15 @@ def unet3d(folder: str, contrib: str) -> None:
 
         loss, output, gradients = step(tf.constant(pixels), tf.constant(target))
         keras.backend.std = deviation
-        save(file, "unet3d", variants, shape, loss.numpy(), flip(output.numpy()),
-             {n: flip(to_torch(g.numpy())) for n, g in zip(names, gradients, strict=True)})
+        save(
+            file,
+            "unet3d",
+            variants,
+            shape,
+            loss.numpy(),
+            flip(output.numpy()),
+            {n: flip(to_torch(g.numpy())) for n, g in zip(names, gradients, strict=True)},
+        )
 
     run("unet3d_released", (2, 4, 16, 32, 16), {"norm": "released", "padding": "same"}, False, True)
     run("unet3d", (2, 4, 16, 32, 16), {}, True, False)

@@ -205,8 +205,10 @@ def gscnn(folder: str) -> None:
     sure = (edges > 0.8).float().mean().item()
     print("edges above 0.8:", sure, "least distance:", margin)
     assert 0.01 < sure < 0.9 and margin > 1e-5
-    canny = [cv2.Canny(im.astype(np.uint8), 10, 100) for im in
-             procedural.picture(shape).transpose(0, 2, 3, 1)]
+    canny = [
+        cv2.Canny(im.astype(np.uint8), 10, 100)
+        for im in procedural.picture(shape).transpose(0, 2, 3, 1)
+    ]
     parts["canny"] = int(np.count_nonzero(canny))
     for term, value in terms.items():
         parts[term] = value.item()
@@ -226,12 +228,14 @@ def canny() -> None:
         fine = procedural.uniform(f"noise{index}", pixels.size).reshape(pixels.shape)
         pixels = np.clip(np.floor(pixels + fine * noise), 0, 255).astype(np.uint8)
         edges = cv2.Canny(np.ascontiguousarray(pixels), 10, 100)
-        cases.append({
-            "size": [height, width, channels],
-            "cell": cell,
-            "noise": noise,
-            "edges": np.packbits(edges > 0).tobytes().hex(),
-        })
+        cases.append(
+            {
+                "size": [height, width, channels],
+                "cell": cell,
+                "noise": noise,
+                "edges": np.packbits(edges > 0).tobytes().hex(),
+            }
+        )
         print(cases[-1]["size"], "edges:", int((edges > 0).sum()))
     procedural.save(str(TO / "canny.json"), {"cases": cases})
 
