@@ -180,7 +180,8 @@ DataSpec parse_spec(const std::string& text) {
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataSpec& spec) {
-  const Kind& kind = find_kind(spec.kind, spec.text());
+  const std::string text = spec.text();
+  const Kind& kind = find_kind(spec.kind, text);
   for (const auto& [name, value] : spec.options) {
     if (holds(kind.options, name) || holds(kForAll, name)) continue;
     std::string names;
