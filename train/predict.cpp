@@ -150,7 +150,7 @@ class Writer {
       const auto* from = one.const_data_ptr<std::uint8_t>();
       const auto index = static_cast<std::size_t>(label);
       const std::string name = index < names_.size() ? names_[index] : std::to_string(label);
-      data::write_nifti(file(raw.name, "." + flat(name) + ".nii.gz"),
+      data::write_nifti(file(raw.name, std::string(".").append(flat(name)).append(".nii.gz")),
                         {{shape[1], shape[2], shape[3]}, {from, from + one.numel()}}, {1, 1, 1});
     }
     planes(raw, mask);

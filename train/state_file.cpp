@@ -216,7 +216,7 @@ std::string state_header(const State& state, std::size_t least, std::size_t* dat
     const Json entry = {{"dtype", type_name(tensor.scalar_type())},
                         {"shape", tensor.sizes().vec()},
                         {"data_offsets", {at, at + tensor.nbytes()}}};
-    text += "," + Json(name).dump() + ":" + entry.dump();
+    text.append(",").append(Json(name).dump()).append(":").append(entry.dump());
     at += tensor.nbytes();
   }
   text += "}";
