@@ -169,7 +169,7 @@ def test_lms_reactive_passes_the_limit_and_reports_traffic_per_step(fake_lms):
     reference["allocated_peak"] = 3000
     fields = methods.run("lms-reactive", setting(limit_bytes=2000, reference=reference))
     assert fake_lms.limits == [2000]
-    assert fake_lms.options == {"plan": "off"}
+    assert fake_lms.options == {"plan": "off", "plan_cache": "off"}
     assert not fake_lms.on
     assert (fields["bytes_out"], fields["bytes_in"], fields["bytes_recomputed"]) == (300, 200, 0)
     assert (fields["allocated_peak"], fields["host_peak"], fields["file_peak"]) == (77, 55, 33)
