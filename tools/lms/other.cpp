@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "tools/lms/tool.h"
@@ -14,25 +14,39 @@
 namespace lms::tool {
 namespace {
 
-constexpr std::array<std::string_view, 3> kCommands = {"train", "eval", "predict"};
+struct Other {
+  std::string_view command;
+  const char* program;
+};
+
+constexpr Other kOthers[] = {
+    {"train", "lms-train"},
+    {"eval", "lms-train"},
+    {"predict", "lms-train"},
+    {"bench", "lms-bench"},
+};
+
+const Other* find(std::string_view command) {
+  const auto* found = std::ranges::find(kOthers, command, &Other::command);
+  return found == std::end(kOthers) ? nullptr : found;
+}
 
 }  // namespace
 
-bool is_other(std::string_view command) {
-  return std::find(kCommands.begin(), kCommands.end(), command) != kCommands.end();
-}
+bool is_other(std::string_view command) { return find(command) != nullptr; }
 
 int run_other(const char* const* argv, std::FILE* err) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string program = (self.parent_path() / "lms-train").string();
+  const char* name = find(argv[1])->program;
+  const std::string program = (self.parent_path() / name).string();
   ::execv(program.c_str(), const_cast<char* const*>(argv));
   if (errno == ENOENT) {
     std::fprintf(err,
-                 "lms: '%s' is a command of the program lms-train, which is not beside this one "
+                 "lms: '%s' is a command of the program %s, which is not beside this one "
                  "(%s).\nIt is built with PyTorch, libjpeg-turbo, libspng, nifti_clib and toml++: "
                  "configure with -DLMS_STUDIES=ON to see what is missing.\n",
-                 argv[1], program.c_str());
+                 argv[1], name, program.c_str());
   } else {
     std::fprintf(err, "lms: %s cannot be run: %s\n", program.c_str(), std::strerror(errno));
   }

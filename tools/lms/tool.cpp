@@ -94,8 +94,8 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
   try {
     CLI::App app(
         "Large Model Support: recorded training steps, and what memory limits make of them. The "
-        "commands train, eval and predict are those of the program lms-train beside this one: see "
-        "lms train --help.",
+        "commands train, eval, predict and bench are those of programs beside this one: see lms "
+        "train --help and lms bench --help.",
         "lms");
     app.require_subcommand(1);
     PlanArguments arguments;
