@@ -18,4 +18,7 @@ std::string format_bytes(Bytes bytes);
 /// `bytes` rounded up to a multiple of `unit` (`unit` > 0, `bytes` >= 0).
 constexpr Bytes round_up(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }
 
+/// `bytes` rounded down to a multiple of `unit` (`unit` > 0, `bytes` >= 0).
+constexpr Bytes round_down(Bytes bytes, Bytes unit) { return bytes / unit * unit; }
+
 }  // namespace lms

@@ -28,8 +28,7 @@ constexpr Bytes kAlignment = FileStore::kAlignment;
 constexpr Bytes kMaxTransfer = 1 * kGiB;  // below the 2 GiB that one call moves at most
 constexpr Bytes kBounce = 1 * kMiB;
 
-Bytes round_down(Bytes n, Bytes unit) { return n / unit * unit; }
-Bytes slot_bytes(Bytes n) { return round_up(std::max<Bytes>(n, 1), kAlignment); }
+Bytes file_slot_bytes(Bytes n) { return round_up(std::max<Bytes>(n, 1), kAlignment); }
 
 bool aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % static_cast<std::uintptr_t>(kAlignment) == 0;
@@ -138,7 +137,7 @@ class FileStore::Impl {
   void release(Bytes offset, Bytes n, std::uint64_t born) noexcept {
     // The child's idea of what is free means nothing, and its lock may be held for ever.
     if (in_child()) return;
-    const Bytes size = slot_bytes(n);
+    const Bytes size = file_slot_bytes(n);
     const std::lock_guard lock(mutex_);
     used_ -= size;
     const auto now = epochs_.count();
@@ -208,8 +207,8 @@ class FileStore::Impl {
   }
 
   void drop_cache(Bytes offset, Bytes n) noexcept {
-    ::sync_file_range(fd(), offset, slot_bytes(n), kWriteAndWait);
-    drop(offset, slot_bytes(n));
+    ::sync_file_range(fd(), offset, file_slot_bytes(n), kWriteAndWait);
+    drop(offset, file_slot_bytes(n));
   }
 
   [[nodiscard]] Stats stats() const {
@@ -272,7 +271,7 @@ class FileStore::Impl {
   }
 
   static void check_size(Bytes size, Bytes room) {
-    if (size < 0 || size > slot_bytes(room)) {
+    if (size < 0 || size > file_slot_bytes(room)) {
       throw Error("file store: a transfer of " + format_bytes(size) + " in a slot of " +
                   format_bytes(room));
     }
@@ -288,7 +287,7 @@ class FileStore::Impl {
 
   Bytes obtain(Bytes n) {
     if (n > std::numeric_limits<Bytes>::max() - kAlignment) throw_full(n, 0);
-    const Bytes size = slot_bytes(n);
+    const Bytes size = file_slot_bytes(n);
     auto offset = free_.take(size);
     if (!offset) {
       end_quarantine();

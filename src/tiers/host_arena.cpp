@@ -52,9 +52,7 @@ struct Pending {
   FencePtr fence;
 };
 
-Bytes round_down(Bytes n, Bytes unit) { return n / unit * unit; }
-
-Bytes slot_bytes(Bytes n) { return round_up(std::max<Bytes>(n, 1), HostArena::kAlignment); }
+Bytes arena_slot_bytes(Bytes n) { return round_up(std::max<Bytes>(n, 1), HostArena::kAlignment); }
 
 }  // namespace
 
@@ -91,7 +89,7 @@ class HostArena::Impl {
   }
 
   void release(void* data, Bytes n, FencePtr fence) noexcept {
-    const Bytes size = slot_bytes(n);
+    const Bytes size = arena_slot_bytes(n);
     Segments gone;
     {
       const std::lock_guard lock(mutex_);
@@ -150,7 +148,7 @@ class HostArena::Impl {
  private:
   char* obtain(Bytes n) {
     if (n > std::numeric_limits<Bytes>::max() - kAlignment) throw_full(n);
-    const Bytes size = slot_bytes(n);
+    const Bytes size = arena_slot_bytes(n);
     for (;;) {
       std::uint64_t seen = 0;
       {
