@@ -18,9 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// How much worse than the best a trial may be in the beginning, in parts of the step.
-constexpr double kFirstTemperature = 0.003;
+constexpr double kSwapFirstTemperature = 0.003;
 /// Operators do not take to the microsecond what the trace says.
-constexpr double kLeastLead = 0.5;
+constexpr double kSwapLeastLead = 0.5;
 
 class Search {
  public:
@@ -46,7 +46,7 @@ class Search {
     double best = cost;
     Plan best_plan = decoder.plan();
     std::uniform_real_distribution<double> uniform(0, 1);
-    const double first_temperature = kFirstTemperature * cost;
+    const double first_temperature = kSwapFirstTemperature * cost;
     for (std::int64_t round = 0; goes_on(round); ++round) {
       const double temperature = first_temperature * (1 - progress(round));
       Tactics trial = tactics;
@@ -141,7 +141,7 @@ class Search {
     switch (any(8)) {
       case 0:
         tactics.lead_ms =
-            std::clamp(tactics.lead_ms * std::exp(uniform(-1, 1)), kLeastLead, 1000.0);
+            std::clamp(tactics.lead_ms * std::exp(uniform(-1, 1)), kSwapLeastLead, 1000.0);
         return;
       case 1:
       case 2: {

@@ -5,7 +5,7 @@
 namespace lms {
 namespace {
 
-constexpr int kNone = -1;
+constexpr int kUnused = -1;
 
 /// Follows the blocks through the step and collects the gaps between their uses.
 class Finder {
@@ -28,9 +28,9 @@ class Finder {
 
  private:
   struct Life {
-    int last = kNone;   ///< operator that used it last
-    int first = kNone;  ///< operator that used it first
-    int version = kNone;
+    int last = kUnused;   ///< operator that used it last
+    int first = kUnused;  ///< operator that used it first
+    int version = kUnused;
     bool written = false;  ///< in this step
     bool dead = false;
     bool carried = false;  ///< under another name from one step to the next
@@ -60,7 +60,7 @@ class Finder {
   void use(TraceBlockId id, int at) {
     Life& life = blocks_[id];
     if (life.last == at) return;
-    if (life.last == kNone) {
+    if (life.last == kUnused) {
       life.first = at;
     } else {
       gap(id, life.last + 1, at, true, life.version);
@@ -94,7 +94,7 @@ class Finder {
     Life& life = blocks_[id];
     const int n = model_.operators;
     if (!trace_.blocks[id].born_in_step && !life.dead && !life.carried) {
-      if (life.first != kNone) wrap(id);
+      if (life.first != kUnused) wrap(id);
       return;
     }
     if (!trace_.blocks[id].born_in_step) {

@@ -5,7 +5,7 @@
 namespace lms {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -55,12 +55,12 @@ std::uint32_t StepClock::start(Lane& lane, Bytes bytes) {
 }
 
 double StepClock::to_phase_end(const Lane& lane) {
-  if (!lane.active()) return kNever;
+  if (!lane.active()) return kEndless;
   return lane.latency > 0 ? lane.latency : lane.bytes / lane.rate;
 }
 
 bool StepClock::pass(Lane& lane, double ms, double phase_end) const {
-  if (phase_end == kNever) return false;
+  if (phase_end == kEndless) return false;
   lane.busy += ms;
   if (ms < phase_end) {
     if (lane.latency > 0) {
@@ -91,7 +91,7 @@ void StepClock::compute(double ms) {
   while (work > 0) {
     const double lost = out_.rate * out_.tax + in_.rate * in_.tax;
     const double speed = std::max(0.0, 1 - lost);
-    const double work_end = speed > 0 ? work / speed : kNever;
+    const double work_end = speed > 0 ? work / speed : kEndless;
     const double out_end = to_phase_end(out_);
     const double in_end = to_phase_end(in_);
     const double step = std::min({work_end, out_end, in_end});
