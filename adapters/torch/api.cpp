@@ -125,6 +125,12 @@ void save_timeline(const std::string& path, const std::string& device) {
   });
 }
 
+void emulate_link(double rate, const std::string& device) {
+  guarded([&] {
+    for (DeviceManager* manager : managers_of(device, true)) manager->emulate_link(rate);
+  });
+}
+
 std::int64_t reclaim_inactive(const std::string& device) {
   return guarded([&] {
     Bytes left = 0;

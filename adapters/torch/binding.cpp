@@ -156,6 +156,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("wait_for_plan(str device) -> ()", &lms::torch::wait_for_plan);
   m.def("save_trace(str path, str device) -> ()", &lms::torch::save_trace);
   m.def("save_timeline(str path, str device) -> ()", &lms::torch::save_timeline);
+  m.def("emulate_link(float rate, str device) -> ()", &lms::torch::emulate_link);
   m.def("access(Tensor t) -> ()", &lms::torch::access);
   m.def("make_plain(Tensor t) -> ()", &lms::torch::make_plain);
   m.def("scope_begin() -> ()", &lms::torch::scope_begin);

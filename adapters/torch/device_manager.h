@@ -94,6 +94,12 @@ class DeviceManager {
   virtual void capture_end() {}
   [[nodiscard]] virtual bool capturing() const { return false; }
 
+  /// From now on copies take as long as over a link of `rate` bytes a second each way (0: of its
+  /// own rate). Throws BadSetting where there is no such link, or it is slower than that.
+  virtual void emulate_link(double /*rate*/) {
+    throw BadSetting("LMS: only a CUDA device has a link that can be slowed down");
+  }
+
   /// The smallest limit that could hold `needed` bytes, of which `requested` are a new allocation.
   [[nodiscard]] virtual Bytes least_limit(Bytes needed, Bytes /*requested*/) { return needed; }
 

@@ -98,6 +98,12 @@ void save_trace(const std::string& path, const std::string& device = "");
 /// Throws c10::Error if no plan has been made.
 void save_timeline(const std::string& path, const std::string& device = "");
 
+/// For measurements: from now on copies between a device that is managed and its host take as long
+/// as over a link of `rate` bytes a second each way; 0 ends it. The link's own rate is measured
+/// first, which takes 128 MiB of the device. Throws c10::Error if the link is slower than that, or
+/// the device has none.
+void emulate_link(double rate, const std::string& device = "");
+
 /// Evicts everything that no operator uses. Returns the bytes that left the device. With a named
 /// device, that device must be managed.
 std::int64_t reclaim_inactive(const std::string& device = "");

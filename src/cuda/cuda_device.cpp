@@ -82,8 +82,8 @@ LinkRates measure_link(int device, Bytes bytes) {
   HostSlot down = arena.acquire(bytes);
   const DeviceBuffer from(bytes);
   const DeviceBuffer to(bytes);
-  Lane out(device);
-  Lane in(device);
+  Lane out(device, /*out=*/true);
+  Lane in(device, /*out=*/false);
   const auto run = [&](bool use_out, bool use_in) {
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     const auto begin = std::chrono::steady_clock::now();

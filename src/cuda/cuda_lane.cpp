@@ -1,14 +1,22 @@
+#include <algorithm>
+
 #include "cuda/lane.h"
 
 namespace lms::cuda {
 
-Lane::Lane(int device) : device_(device) {
+Lane::Lane(int device, bool out)
+    : device_(device), kind_(out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 }
 
 EventPtr Lane::copy(void* to, const void* from, Bytes bytes) {
-  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_),
-        "cudaMemcpyAsync");
+  const auto queue = [&](Bytes part) {
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(part), kind_, stream_),
+          "cudaMemcpyAsync");
+  };
+  queue(bytes);
+  auto again = static_cast<Bytes>((slowness_ - 1) * static_cast<double>(bytes));
+  for (; again > 0; again -= bytes) queue(std::min(again, bytes));
   return Event::record(device_, stream_);
 }
 

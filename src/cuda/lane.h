@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+
 #include "base/bytes.h"
 #include "cuda/event.h"
 
@@ -11,12 +13,17 @@ namespace lms::cuda {
 /// computation. Thread-safe. Never destroyed before the process ends.
 class Lane {
  public:
-  /// Makes the stream on `device`.
-  explicit Lane(int device);
+  /// Makes the stream on `device`, for copies from the device to the host (`out`) or back.
+  Lane(int device, bool out);
 
   /// Queues a copy of `bytes` behind what the lane has been told to wait for, and returns the point
-  /// at which it is done. One of the two is pinned host memory.
+  /// at which it is done. The host's memory is pinned.
   EventPtr copy(void* to, const void* from, Bytes bytes);
+
+  /// Copies queued from now on hold the lane for `factor` (>= 1) times as long as they take: what
+  /// they move is moved again, in part or several times. For measurements, in the place of a
+  /// slower link.
+  void slow_down(double factor) { slowness_ = factor; }
 
   /// Copies queued from now on start after `event` (null: no effect).
   void wait_for(const EventPtr& event);
@@ -25,6 +32,8 @@ class Lane {
 
  private:
   int device_;
+  cudaMemcpyKind kind_;
+  std::atomic<double> slowness_{1};
   cudaStream_t stream_ = nullptr;
 };
 

@@ -13,15 +13,24 @@ constexpr double kSecondsForPieces = 0.05;
 constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
 
+/// What decides between pages that are free for long enough: first how soon their owners return,
+/// told apart as finely as this, then where they are.
+enum class Care : std::uint8_t {
+  kNone,   ///< not at all
+  kOwned,  ///< those that nobody returns to are taken last
+  kExact,  ///< those whose owners return first are taken first
+};
+
 class Colouring {
  public:
   Colouring(const std::vector<Rectangle>& rectangles, std::int32_t period, Bytes page,
-            std::uint32_t first_page, std::uint32_t end_page)
+            std::uint32_t first_page, std::uint32_t end_page, Care care)
       : rectangles_(rectangles),
         period_(period),
         page_(page),
         first_(first_page),
         pages_(end_page - first_page),
+        care_(care),
         moves_(rectangles.size()) {
     result_.pages.resize(rectangles.size());
     result_.before_moving.resize(rectangles.size());
@@ -53,7 +62,12 @@ class Colouring {
     std::int32_t free_from = 0;
     std::int32_t free_until = kNever;  ///< when its owner returns
     std::uint32_t owner = kNobody;     ///< goes round, and is here when the step begins
-    std::uint32_t last = 0;            ///< which was the last here
+  };
+  /// Neighbours that are free, alike in what care_ looks at.
+  struct Run {
+    std::int32_t rank = 0;
+    std::size_t count = 0;
+    std::uint32_t first = 0;
   };
 
   [[nodiscard]] std::int32_t end_of(std::uint32_t i) const {
@@ -71,7 +85,7 @@ class Colouring {
       if (end > pages_.size()) return false;
       const bool always = rectangles_[i].length >= period_;
       for (; next < end; ++next) {
-        pages_[next] = {always ? kNever : end_of(i) - period_, always ? 0 : rectangles_[i].begin, i,
+        pages_[next] = {always ? kNever : end_of(i) - period_, always ? 0 : rectangles_[i].begin,
                         i};
         result_.pages[i].push_back(first_ + static_cast<std::uint32_t>(next));
       }
@@ -85,21 +99,57 @@ class Colouring {
       if (!turn_out(count_of(i) - found, begin, end)) return false;
       (void)find(begin, end);
     }
-    const auto needed = found_.begin() + static_cast<std::ptrdiff_t>(count_of(i));
-    // Pages that their owners want soon are of least use to others; those of one predecessor
-    // together, and neighbours, make for few pieces.
-    std::ranges::nth_element(found_, needed, {}, [this](std::uint32_t p) {
-      return std::tuple(pages_[p].free_until, -pages_[p].free_from, pages_[p].last, p);
-    });
-    found_.erase(needed, found_.end());
+    choose(count_of(i));
     std::ranges::sort(found_);
     for (const std::uint32_t p : found_) {
       pages_[p].free_from = end;
-      pages_[p].last = i;
       if (begin == 0) pages_[p].free_until = period_;  // not free while others move
       result.push_back(first_ + p);
     }
     return true;
+  }
+
+  [[nodiscard]] std::int32_t rank_of(const Page& page) const {
+    switch (care_) {
+      case Care::kNone:
+        return 0;
+      case Care::kOwned:
+        return page.free_until == kNever ? 1 : 0;
+      case Care::kExact:
+        return page.free_until;
+    }
+    return 0;
+  }
+
+  /// Leaves `needed` of what was found: what ranks first, and of that as few pieces as best fit
+  /// makes of it.
+  void choose(std::size_t needed) {
+    std::vector<Run> runs;
+    for (const std::uint32_t p : found_) {
+      const std::int32_t rank = rank_of(pages_[p]);
+      const bool goes_on =
+          !runs.empty() && runs.back().rank == rank && runs.back().first + runs.back().count == p;
+      if (!goes_on) runs.push_back({rank, 0, p});
+      ++runs.back().count;
+    }
+    std::ranges::sort(runs, {},
+                      [](const Run& run) { return std::tuple(run.rank, run.count, run.first); });
+    found_.clear();
+    const auto use = [&](const Run& run) {
+      for (std::uint32_t k = 0; needed > 0 && k < run.count; ++k, --needed) {
+        found_.push_back(run.first + k);
+      }
+    };
+    for (auto begin = runs.begin(); needed > 0;) {
+      const auto end = std::ranges::find_if(
+          begin, runs.end(), [&](const Run& run) { return run.rank != begin->rank; });
+      // The smallest that holds it; before that, if none does, the largest.
+      for (auto last = end; needed > 0 && last != begin;) {
+        const auto fit = std::ranges::lower_bound(begin, last, needed, {}, &Run::count);
+        use(fit == last ? *--last : *fit);
+      }
+      begin = end;
+    }
   }
 
   /// The pages that are free in [begin, end).
@@ -145,11 +195,29 @@ class Colouring {
   Bytes page_;
   std::uint32_t first_;
   std::vector<Page> pages_;
+  Care care_;
   std::vector<bool> moves_;  // by rectangle: returns elsewhere
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<std::uint32_t> found_;
   Scattering result_;
 };
+
+/// Pages that are moved, and the pieces of everything: the fewer, the better.
+std::pair<std::size_t, std::size_t> trouble(const Scattering& scattering) {
+  std::size_t moved = 0;
+  std::size_t pieces = 0;
+  const auto count = [&](const std::vector<std::uint32_t>& pages) {
+    for (std::size_t k = 0; k < pages.size(); ++k) {
+      pieces += k == 0 || pages[k] != pages[k - 1] + 1 ? 1 : 0;
+    }
+  };
+  std::ranges::for_each(scattering.pages, count);
+  for (const auto& pages : scattering.before_moving) {
+    moved += pages.size();
+    count(pages);
+  }
+  return {moved, pieces};
+}
 
 }  // namespace
 
@@ -170,9 +238,13 @@ std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
   }
   const Bytes below = pieces.empty() ? 0 : round_up(pack(pieces, period, kSecondsForPieces), page);
   if (below > room) return std::nullopt;
-  auto result = Colouring(rectangles, period, page, static_cast<std::uint32_t>(below / page),
-                          static_cast<std::uint32_t>(room / page))
-                    .run(who);
+  std::optional<Scattering> result;
+  for (const Care care : {Care::kNone, Care::kOwned, Care::kExact}) {
+    auto found = Colouring(rectangles, period, page, static_cast<std::uint32_t>(below / page),
+                           static_cast<std::uint32_t>(room / page), care)
+                     .run(who);
+    if (found && (!result || trouble(*found) < trouble(*result))) result = std::move(found);
+  }
   if (!result) return result;
   for (std::size_t k = 0; k < pieces.size(); ++k) {
     rectangles[in_one_piece[k]].address = pieces[k].address;

@@ -23,10 +23,12 @@ struct Scattering {
 /// wherever they are: what is at most `room` at every moment nearly always fits. Those that are
 /// smaller than a page, and those that are `whole`, get addresses below all pages.
 ///
-/// Interval colouring in the order of beginnings, each rectangle on the pages that are free for
-/// hardly longer than it needs. What goes round the end of the period keeps its pages for its
-/// return, until something that lasts beyond it has no other place: then it returns to other pages,
-/// and both count as taken at moment 0, where it moves. Nothing if there is no room even so.
+/// Interval colouring in the order of beginnings, each rectangle on the fewest pieces that best fit
+/// finds; tried with more and less care for those that want their pages back, the result with the
+/// fewest moves, then pieces, is taken (a piece costs the host time whenever it is taken and
+/// given). What goes round the end of the period keeps its pages for its return, until something
+/// that lasts beyond it has no other place: then it returns to other pages, and both count as taken
+/// at moment 0, where it moves. Nothing if there is no room even so.
 std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
                                   const std::vector<bool>& whole, std::int32_t period, Bytes room,
                                   Bytes page);

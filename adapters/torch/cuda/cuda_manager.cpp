@@ -78,8 +78,8 @@ void CudaManager::start(const Settings& settings) {
   if (!was_on) {
     fraction_before_ = native->getMemoryFraction(device_.index());
     native_deleter_ = native->raw_deleter();
-    if (!out_) out_.emplace(device_.index());
-    if (!in_) in_.emplace(device_.index());
+    if (!out_) out_.emplace(device_.index(), /*out=*/true);
+    if (!in_) in_.emplace(device_.index(), /*out=*/false);
     if (!arena_) {
       try {
         Bytes page = cuda::VirtualMemory::kUnit;
@@ -273,6 +273,25 @@ cudaStream_t CudaManager::owner_of(const void* data) {
 bool CudaManager::on_device(const c10::DataPtr& data) const {
   const auto deleter = data.get_deleter();
   return deleter == native_deleter_ || deleter == &delete_in_arena;
+}
+
+void CudaManager::emulate_link(double rate) {
+  if (!on()) throw BadSetting("LMS: " + device_.str() + " is not managed");
+  double slow_out = 1;
+  double slow_in = 1;
+  if (rate > 0) {
+    const auto own = cuda::measure_link(device_.index(), 64 * kMiB);
+    slow_out = own.to_host * 1e9 / rate;
+    slow_in = own.to_device * 1e9 / rate;
+    if (slow_out < 1 || slow_in < 1) {
+      throw BadSetting("LMS: the link of " + device_.str() + " moves " +
+                       std::to_string(own.to_host) + " GB/s to the host and " +
+                       std::to_string(own.to_device) +
+                       " GB/s to the device, and can only be made slower");
+    }
+  }
+  out_->slow_down(slow_out);
+  in_->slow_down(slow_in);
 }
 
 void CudaManager::exclude(void* data) {

@@ -56,6 +56,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   }
   void capture_begin() override;
   void capture_end() override;
+  void emulate_link(double rate) override;
   [[nodiscard]] bool capturing() const override;
   [[nodiscard]] Bytes least_limit(Bytes needed, Bytes requested) override;
   void operator_ended() override;
