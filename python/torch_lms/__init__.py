@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from . import _access, _dispatch, _library, _settings
+from ._bench import bench
 from ._optimizer import step_in_backward
 from ._settings import Settings
 from ._summary import format_summary
@@ -24,6 +25,7 @@ from ._version import __version__
 
 __all__ = [
     "__version__",
+    "bench",
     "devices",
     "disable",
     "enable",
