@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "figures/timeline.h"
+#include "report/command.h"
 #include "tools/lms/forecast.h"
 #include "tools/lms/other.h"
 #include "tools/lms/quantity.h"
@@ -130,6 +131,15 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
     CLI::App* trace_command = app.add_subcommand("trace", "What is in a recorded step?");
     trace_command->add_option("trace", trace_file, "a file of torch_lms.save_trace()")->required();
 
+    report::Request request;
+    CLI::App* report_command = app.add_subcommand(
+        "report", "Makes one HTML file, with charts, of the JSON of any runs of lms bench.");
+    report_command->add_option("runs", request.runs, "files and folders of JSON")->required();
+    report_command->add_option("-o,--output", request.page, "the HTML file")->capture_default_str();
+    report_command->add_option("--title", request.title, "its title")->capture_default_str();
+    report_command->add_option("--svg", request.svg, "folder for every chart as an SVG");
+    report_command->add_option("--png", request.png, "the same as PNGs, drawn by Chromium");
+
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -141,6 +151,9 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
       return status == 0 ? kFits : kFailed;
     }
     if (plan_command->parsed()) return plan(arguments, out, err);
+    if (report_command->parsed()) {
+      return report::make_report(request, out, err) ? kFits : kFailed;
+    }
     std::fputs(trace_text(load_trace(trace_file), file_name(trace_file)).c_str(), out);
     return kFits;
   } catch (const std::exception& error) {

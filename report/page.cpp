@@ -1,0 +1,327 @@
+#include "report/page.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "report/tables.h"
+#include "report/text.h"
+
+namespace lms::report {
+namespace {
+
+constexpr double kWhole = 990;  ///< the widths that charts are drawn at, in pixels
+constexpr double kHalf = 466;
+constexpr double kPhone = 312;
+constexpr std::size_t kMostNamed = 40;  ///< files named in a list
+
+/// Ids that no other element has.
+class Ids {
+ public:
+  std::string unique(const std::string& wanted) {
+    std::string id = wanted;
+    for (int i = 2; !taken_.insert(id).second; ++i) id = wanted + "-" + std::to_string(i);
+    return id;
+  }
+
+ private:
+  std::set<std::string> taken_;
+};
+
+std::string figure_html(const Figure& figure, Ids& ids) {
+  const std::string id = ids.unique(figure.id);
+  std::string html = "<figure class=\"card";
+  html += figure.whole_row ? " whole\" id=\"" : "\" id=\"";
+  html += id + "\"><figcaption><h4>" + escape(figure.title) + "</h4>";
+  if (!figure.says.empty()) html += "<p>" + escape(figure.says) + "</p>";
+  html += "</figcaption>\n";
+  const std::string rank = figure.whole_row ? "whole-row" : "half";
+  html += embedded(figure.draw(figure.whole_row ? kWhole : kHalf), id + "-w", rank + " wide",
+                   figure.title, figure.description);
+  html +=
+      embedded(figure.draw(kPhone), id + "-n", rank + " narrow", figure.title, figure.description);
+  return html + figure.below + "</figure>\n";
+}
+
+/// Folded ones come last, behind one summary.
+std::string figures_html(const std::vector<Figure>& figures, Ids& ids) {
+  std::string shown;
+  std::string folded;
+  std::size_t count = 0;
+  for (const Figure& figure : figures) {
+    (figure.folded ? folded : shown) += figure_html(figure, ids);
+    count += figure.folded ? 1 : 0;
+  }
+  std::string html = "<div class=\"figures\">" + shown + "</div>\n";
+  if (count > 0) {
+    html += "<details><summary>" +
+            (count == 1 ? "One more step" : std::to_string(count) + " more steps") +
+            "</summary><div class=\"figures\">" + folded + "</div></details>\n";
+  }
+  return html;
+}
+
+std::string measured(const Verdict& verdict) {
+  const double value = *verdict.value;
+  return verdict.goal->measure == Goal::Measure::kFactor ? format_factor(value)
+                                                         : format_change(value);
+}
+
+std::string what_of(const Verdict& verdict) {
+  const Goal& goal = *verdict.goal;
+  const std::string at = verdict.at ? "at " + format_factor(*verdict.at) : "";
+  switch (goal.measure) {
+    case Goal::Measure::kFactor:
+      return (verdict.panel != nullptr && grown(*verdict.panel) != "batch"
+                  ? "the " + grown(*verdict.panel) + " that fit in memory"
+                  : "the batch that fits in memory");
+    case Goal::Measure::kRate:
+      return "data rate " + at;
+    case Goal::Measure::kOverhead:
+      return "time per sample " + at;
+  }
+  return {};
+}
+
+std::string aim(const Goal& goal, double value) {
+  if (goal.measure == Goal::Measure::kFactor) return "≥ " + format_factor(value);
+  return (goal.measure == Goal::Measure::kRate ? "≥ " : "≤ ") + format_change(value);
+}
+
+std::string published_of(const Goal& goal) {
+  if (!goal.published_least) return {};
+  const auto form = goal.measure == Goal::Measure::kFactor ? format_factor : format_change;
+  std::string text = "published " + form(*goal.published_least);
+  if (*goal.published_most > *goal.published_least) text += " to " + form(*goal.published_most);
+  return text;
+}
+
+std::string goal_html(const Verdict& verdict) {
+  using State = Verdict::State;
+  const Goal& goal = *verdict.goal;
+  std::string html = "<div class=\"goal\">";
+  if (verdict.value) {
+    html += "<div class=\"big\">" + escape(measured(verdict)) + "</div><div class=\"what\">" +
+            escape(what_of(verdict));
+    if (!verdict.size.empty())
+      html += " <span class=\"soft\">(" + escape(verdict.size) + ")</span>";
+    html += "</div>";
+  } else {
+    html += "<div class=\"big soft\">–</div><div class=\"what\">" + escape(what_of(verdict)) +
+            ": not measured</div>";
+  }
+  html += "<div class=\"against\">" + escape(published_of(goal));
+  if (goal.target) {
+    html += std::string(goal.published_least ? " · " : "") + "to reach " +
+            escape(aim(goal, *goal.target));
+  }
+  if (verdict.state == State::kReached) html += " · <span class=\"state good\">✓ reached</span>";
+  if (verdict.state == State::kMissed) html += " · <span class=\"state bad\">✗ not reached</span>";
+  return html + "</div></div>";
+}
+
+/// What there is to say of a study that nobody has published.
+std::string own_html(const Study& study) {
+  for (const Panel& panel : study.panels) {
+    const Maximum* maximum = panel.maximum("lms");
+    if (maximum == nullptr || !maximum->factor) continue;
+    return "<div class=\"goal\"><div class=\"big\">" + escape(format_factor(*maximum->factor)) +
+           "</div><div class=\"what\">the " + grown(panel) + " that fit" +
+           (panel.over_side ? "" : "s") + " in memory <span class=\"soft\">(" +
+           escape(panel.name(maximum->value)) + ")</span></div></div>";
+  }
+  std::size_t runs = 0;
+  for (const Panel& panel : study.panels) runs += panel.runs.size() + panel.linked.size();
+  return "<div class=\"goal\"><div class=\"big\">" + std::to_string(runs) +
+         "</div><div class=\"what\">" + (runs == 1 ? "run" : "runs") + "</div></div>";
+}
+
+std::string cards(const std::vector<Study>& studies, const std::vector<std::string>& anchors) {
+  if (studies.empty()) return {};
+  std::string html = "<div class=\"cards\">\n";
+  for (std::size_t i = 0; i < studies.size(); ++i) {
+    const Study& study = studies[i];
+    html += "<a class=\"card\" href=\"#" + anchors[i] + "\"><div class=\"name\"><b>" +
+            escape(study.name) + "</b> " + (study.title == study.name ? "" : escape(study.title)) +
+            "</div>";
+    if (study.verdicts.empty()) html += own_html(study);
+    for (const Verdict& verdict : study.verdicts) html += goal_html(verdict);
+    html += "</a>\n";
+  }
+  return html + "</div>\n";
+}
+
+std::string joined(const std::set<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
+  }
+  return text;
+}
+
+std::string counted(std::size_t count, const std::string& one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+/// On what, when, and how much of it went well.
+std::string origin(const Input& input) {
+  std::set<std::string> gpus;
+  std::set<std::string> versions;
+  std::set<std::string> days;
+  std::set<std::string> commits;
+  std::map<std::string, std::size_t> outcomes;
+  for (const Record& record : input.records) {
+    gpus.insert(record.gpu);
+    versions.insert(record.pytorch.empty() ? "" : "PyTorch " + record.pytorch);
+    if (!record.date.empty()) days.insert(record.date.substr(0, 10));
+    commits.insert(record.commit.substr(0, 10));
+    ++outcomes[record.outcome];
+  }
+  for (const StepRecord& step : input.steps) gpus.insert(step.gpu);
+  std::string text;
+  const auto add = [&](const std::string& part) {
+    if (!part.empty()) text += (text.empty() ? "" : " · ") + part;
+  };
+  add(joined(gpus));
+  add(joined(versions));
+  if (!days.empty()) {
+    add(*days.begin() + (days.size() > 1 ? " to " + *days.rbegin() : ""));
+  }
+  if (commits.size() <= 4 && !joined(commits).empty()) add("commit " + joined(commits));
+  if (!input.records.empty()) {
+    std::string runs = counted(input.records.size(), "run");
+    std::string others;
+    for (const auto& [outcome, count] : outcomes) {
+      if (outcome == "ok") continue;
+      others += (others.empty() ? "" : ", ") + std::to_string(count) + " " + outcome_text(outcome);
+    }
+    if (!others.empty()) runs += " (" + others + ")";
+    add(runs);
+  }
+  if (!input.steps.empty()) add(counted(input.steps.size(), "run") + " of single steps");
+  return text;
+}
+
+std::string section(const Study& study, const std::string& anchor, Ids& ids) {
+  std::string html = "<section id=\"" + anchor + "\" aria-labelledby=\"" + anchor +
+                     "-h\"><header><h2 id=\"" + anchor + "-h\">" + escape(study.name);
+  if (study.title != study.name) html += " · " + escape(study.title);
+  html += "</h2>";
+  if (study.published != nullptr) {
+    const Published& published = *study.published;
+    html += "<p>As published: " + escape(published.subject) + "; " + escape(published.setting) +
+            ". On " + escape(published.hardware) + ".</p>";
+  }
+  html += "</header>\n";
+  for (const Panel& panel : study.panels) {
+    const std::vector<Figure> figures = figures_of(study, panel);
+    const std::string conditions = panel.conditions();
+    html +=
+        "<h3>" + escape(panel.title()) +
+        (conditions.empty() ? "" : " <span class=\"soft\">· " + escape(conditions) + "</span>") +
+        "</h3>\n";
+    if (figures.empty()) {
+      html += "<p class=\"soft\">No run of these went through; the table says why.</p>\n";
+    } else {
+      html += figures_html(figures, ids);
+    }
+  }
+  html += operator_notes(study);
+  if (study.published != nullptr && !study.published->facts.empty()) {
+    html += "<ul class=\"facts\">";
+    for (const std::string& fact : study.published->facts) html += "<li>" + escape(fact) + "</li>";
+    html += "</ul>\n";
+  }
+  return html + failures(study) + record_table(study) + "</section>\n";
+}
+
+std::string problem_section(const Input& input) {
+  if (input.problems.empty() && input.passed_over.empty()) return {};
+  std::string html =
+      "<section id=\"not-shown\" class=\"problems\"><header><h2>Not shown</h2>"
+      "</header><ul>";
+  std::size_t count = 0;
+  for (const Problem& problem : input.problems) {
+    if (++count > kMostNamed) break;
+    html += "<li><code>" + escape(problem.file) + "</code>: " + escape(problem.what) + "</li>";
+  }
+  if (input.problems.size() > kMostNamed) {
+    html += "<li>and " + std::to_string(input.problems.size() - kMostNamed) + " more</li>";
+  }
+  if (!input.passed_over.empty()) {
+    html += "<li>" + counted(input.passed_over.size(), "JSON file") +
+            " of other kinds lay in the same folders.</li>";
+  }
+  return html + "</ul></section>\n";
+}
+
+constexpr const char* kWords = R"(<footer><h2>How to read this</h2><dl>
+<dt>in memory</dt><dd>The step as it is, without anything that saves memory. The in-memory maximum is the largest size that ran under the same cap.</dd>
+<dt>cap</dt><dd>The most device memory that the process could get, enforced by the allocator. Every method runs under it.</dd>
+<dt>overhead</dt><dd>Time per sample over that of the largest run in memory, less one. A rate of −20 % is an overhead of +25 %.</dd>
+<dt>bound</dt><dd>What no plan could beat, from the recorded step: operators' times, bytes, and the link. Predicted: what the plan that was followed promised.</dd>
+<dt>link use</dt><dd>Bytes copied over what the best copy of the same run would have moved in the time of the step.</dd>
+<dt>published</dt><dd>Figures of the studies of the historic system, drawn hollow; their hardware is named with each study. Rates are drawn at the same multiple of the in-memory maximum, and of its rate, as published.</dd>
+</dl></footer>
+)";
+
+}  // namespace
+
+std::string page(const Input& input, std::string_view title) {
+  const std::vector<Study> studies = studies_of(input);
+  Ids ids;
+  std::vector<std::string> anchors;
+  anchors.reserve(studies.size());
+  for (const Study& study : studies) anchors.push_back(ids.unique(slug(study.name)));
+
+  std::string html =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
+      "<link rel=\"icon\" href=\"data:,\">\n<title>" +
+      escape(title) + "</title>\n<style>" + page_style() + "</style></head><body>\n" +
+      "<div class=\"top\"><div><h1>" + escape(title) + "</h1><p>" + escape(origin(input)) +
+      "</p></div><button class=\"theme\" type=\"button\" hidden>Dark</button></div>\n";
+
+  html += "<nav aria-label=\"Sections\"><ul>";
+  for (std::size_t i = 0; i < studies.size(); ++i) {
+    html += "<li><a href=\"#" + anchors[i] + "\">" + escape(studies[i].name) + "</a></li>";
+  }
+  if (!input.steps.empty()) html += "<li><a href=\"#bound\">How close to the bound</a></li>";
+  if (!input.problems.empty() || !input.passed_over.empty()) {
+    html += "<li><a href=\"#not-shown\">Not shown</a></li>";
+  }
+  html += "</ul></nav>\n<main>\n" + cards(studies, anchors);
+  const std::vector<Figure> summary = summary_figures(studies);
+  if (!summary.empty()) html += figures_html(summary, ids);
+  for (std::size_t i = 0; i < studies.size(); ++i) html += section(studies[i], anchors[i], ids);
+  if (!input.steps.empty()) {
+    html +=
+        "<section id=\"bound\"><header><h2>How close to the bound</h2><p>Single training steps "
+        "under a limit: time over that in memory, as measured, as predicted by the plan, and "
+        "the bound that no plan could beat.</p></header>\n" +
+        figures_html(bound_figures(input.steps), ids) + step_table(input.steps) + "</section>\n";
+  }
+  html += problem_section(input);
+  return html + "</main>\n" + kWords + "<script>" + page_script() + "</script></body></html>\n";
+}
+
+std::vector<Picture> pictures(const Input& input) {
+  const std::vector<Study> studies = studies_of(input);
+  Ids ids;
+  std::vector<Picture> all;
+  const auto add = [&](const std::string& before, const Figure& figure) {
+    const Drawing drawing = figure.draw(figure.whole_row ? 800 : 560);
+    const std::string title = before.empty() ? figure.title : before + ": " + figure.title;
+    all.push_back({ids.unique(figure.id), standalone(drawing, title, figure.description)});
+  };
+  for (const Figure& figure : summary_figures(studies)) add("", figure);
+  for (const Study& study : studies) {
+    for (const Panel& panel : study.panels) {
+      for (const Figure& figure : figures_of(study, panel)) add(study.title, figure);
+    }
+  }
+  for (const Figure& figure : bound_figures(input.steps)) add("", figure);
+  return all;
+}
+
+}  // namespace lms::report

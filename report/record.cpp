@@ -1,0 +1,350 @@
+#include "report/record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "report/text.h"
+
+namespace lms::report {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMostIntervals = 20000;
+constexpr std::size_t kMostGaps = 50;
+
+/// Reads fields of one object and remembers what was wrong with them.
+class Fields {
+ public:
+  Fields(const Json& json, std::string file, std::vector<Problem>& problems, std::string path = {})
+      : json_(json), file_(std::move(file)), problems_(problems), path_(std::move(path)) {}
+
+  [[nodiscard]] const Json* find(const char* name) const {
+    const auto found = json_.find(name);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  [[nodiscard]] std::string text(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr) return {};
+    if (value->is_string()) return value->get<std::string>();
+    wrong(name, "text");
+    return {};
+  }
+  [[nodiscard]] std::optional<double> number(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr) return std::nullopt;
+    if (value->is_number() && std::isfinite(value->get<double>())) return value->get<double>();
+    wrong(name, "a number");
+    return std::nullopt;
+  }
+  /// A number that cannot be negative.
+  [[nodiscard]] std::optional<double> size(const char* name) const {
+    const auto value = number(name);
+    if (value && *value < 0) {
+      wrong(name, "a number from 0 on");
+      return std::nullopt;
+    }
+    return value;
+  }
+  [[nodiscard]] std::vector<double> numbers(const char* name) const {
+    std::vector<double> values;
+    const Json* list = find(name);
+    if (list == nullptr) return values;
+    if (!list->is_array()) {
+      wrong(name, "a list of numbers");
+      return values;
+    }
+    for (const Json& value : *list) {
+      if (!value.is_number() || !std::isfinite(value.get<double>())) {
+        wrong(name, "a list of numbers");
+        return {};
+      }
+      values.push_back(value.get<double>());
+    }
+    return values;
+  }
+  /// An object's fields; none, without complaint, where there is no such field.
+  [[nodiscard]] std::optional<Fields> object(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr) return std::nullopt;
+    if (value->is_object()) return Fields(*value, file_, problems_, path_ + name + ".");
+    wrong(name, "an object");
+    return std::nullopt;
+  }
+  [[nodiscard]] std::vector<Interval> intervals(const char* name) const {
+    std::vector<Interval> intervals;
+    const Json* list = find(name);
+    if (list == nullptr) return intervals;
+    const auto is_interval = [](const Json& pair) {
+      return pair.is_array() && pair.size() == 2 && pair[0].is_number() && pair[1].is_number();
+    };
+    if (!list->is_array() || !std::ranges::all_of(*list, is_interval)) {
+      wrong(name, "a list of pairs of seconds");
+      return intervals;
+    }
+    for (const Json& pair : *list) {
+      const Interval interval{pair[0].get<double>(), pair[1].get<double>()};
+      if (interval.to >= interval.from && intervals.size() < kMostIntervals) {
+        intervals.push_back(interval);
+      }
+    }
+    return intervals;
+  }
+  void wrong(const std::string& name, const std::string& wanted) const {
+    problems_.push_back({file_, "\"" + path_ + name + "\" is not " + wanted + "; it is left out"});
+  }
+  /// Adds a problem for the first of `names` that is no text, or empty.
+  [[nodiscard]] bool all_there(std::initializer_list<const char*> names) const {
+    for (const char* name : names) {
+      const Json* value = find(name);
+      if (value != nullptr && value->is_string() && !value->get<std::string>().empty()) continue;
+      problems_.push_back({file_, "this record has no \"" + path_ + name +
+                                      "\", which every record has; it is not shown"});
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  const Json& json_;
+  std::string file_;
+  std::vector<Problem>& problems_;
+  std::string path_;
+};
+
+std::optional<Timeline> read_timeline(const Fields& fields) {
+  const auto found = fields.object("timeline");
+  if (!found) return std::nullopt;
+  Timeline timeline;
+  timeline.step = found->size("step").value_or(0);
+  timeline.kernels = found->intervals("kernels");
+  timeline.to_host = found->intervals("to_host");
+  timeline.to_device = found->intervals("to_device");
+  if (timeline.step <= 0) {
+    for (const auto* lane : {&timeline.kernels, &timeline.to_host, &timeline.to_device}) {
+      for (const Interval& interval : *lane) timeline.step = std::max(timeline.step, interval.to);
+    }
+  }
+  const Json* gaps = found->find("gaps");
+  if (gaps != nullptr && gaps->is_array()) {
+    for (const Json& gap : *gaps) {
+      if (!gap.is_object() || timeline.gaps.size() >= kMostGaps) continue;
+      const auto at = gap.find("at");
+      const auto length = gap.find("for");
+      if (at == gap.end() || length == gap.end() || !at->is_number() || !length->is_number()) {
+        continue;
+      }
+      const auto before = gap.find("before");
+      timeline.gaps.push_back(
+          {at->get<double>(), length->get<double>(),
+           before != gap.end() && before->is_string() ? before->get<std::string>() : ""});
+    }
+    std::ranges::stable_sort(timeline.gaps, {}, [](const Gap& gap) { return -gap.length; });
+  }
+  if (!(timeline.step > 0)) return std::nullopt;
+  return timeline;
+}
+
+void read_machine(const Fields& fields, Record& record) {
+  if (const auto machine = fields.object("machine")) {
+    record.gpu = machine->text("gpu");
+    const Json* host = machine->find("host");
+    if (host != nullptr && host->is_string()) record.host = host->get<std::string>();
+    record.pytorch = machine->text("pytorch");
+  }
+  record.commit = fields.text("commit");
+  record.date = fields.text("date");
+}
+
+std::optional<double> median(std::vector<double> values) {
+  if (values.empty()) return std::nullopt;
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+}  // namespace
+
+std::optional<double> Record::amount() const {
+  if (sides.empty()) return std::nullopt;
+  double amount = batch.value_or(1);
+  for (const double side : sides) amount *= side;
+  return amount > 0 ? std::optional(amount) : std::nullopt;
+}
+
+std::optional<double> Record::side() const {
+  if (sides.empty()) return std::nullopt;
+  if (std::ranges::all_of(sides, [&](double side) { return side == sides[0]; })) return sides[0];
+  double product = 1;
+  for (const double side : sides) product *= side;
+  return std::pow(product, 1.0 / static_cast<double>(sides.size()));
+}
+
+std::string Record::size() const {
+  if (sides.empty()) return {};
+  const bool equal = std::ranges::all_of(sides, [&](double side) { return side == sides[0]; });
+  const std::string first = coordinate(sides[0]);
+  if (equal && sides.size() == 2) return first + "²";
+  if (equal && sides.size() == 3) return first + "³";
+  std::string text = first;
+  for (std::size_t i = 1; i < sides.size(); ++i) text += " × " + coordinate(sides[i]);
+  return text;
+}
+
+std::optional<double> Record::rate() const {
+  for (const auto& rate : {rate_median, rate_mean}) {
+    if (rate && *rate > 0) return rate;
+  }
+  const auto seconds = median(steps);
+  if (seconds && *seconds > 0 && per_step) return *per_step / *seconds;
+  return std::nullopt;
+}
+
+std::optional<double> Record::step() const {
+  if (const auto seconds = median(steps)) return seconds;
+  const auto per_second = rate();
+  if (per_second && per_step) return *per_step / *per_second;
+  return std::nullopt;
+}
+
+std::optional<double> StepRecord::bound() const {
+  return method == "lms" ? bound_recompute : bound_copies;
+}
+
+std::optional<Record> read_record(const Json& json, const std::string& file,
+                                  std::vector<Problem>& problems) {
+  const Fields fields(json, file, problems);
+  if (!fields.all_there({"study", "method", "outcome"})) return std::nullopt;
+  Record record;
+  record.file = file;
+  record.study = fields.text("study");
+  record.series = fields.text("series");
+  record.model = fields.text("model");
+  record.precision = fields.text("precision");
+  record.method = fields.text("method");
+  record.link = fields.text("link_emulated");
+  record.outcome = fields.text("outcome");
+  record.message = fields.text("message");
+  record.batch = fields.size("batch");
+  record.sides = fields.numbers("sides");
+  record.cap = fields.size("cap");
+  record.limit = fields.size("limit");
+  record.steps = fields.numbers("steps");
+  record.losses = fields.numbers("losses");
+  record.weights = fields.text("weights");
+  if (const auto samples = fields.object("samples")) {
+    record.unit = samples->text("unit");
+    record.per_step = samples->size("per_step");
+  }
+  if (const auto rate = fields.object("rate")) {
+    record.rate_mean = rate->size("mean");
+    record.rate_median = rate->size("median");
+    record.rate_spread = rate->size("spread");
+  }
+  if (const auto bytes = fields.object("bytes")) {
+    record.bytes_to_host = bytes->size("to_host");
+    record.bytes_to_device = bytes->size("to_device");
+  }
+  if (const auto link = fields.object("link")) {
+    record.to_host_rate = link->size("to_host_rate");
+    record.to_device_rate = link->size("to_device_rate");
+    record.to_host_use = link->size("to_host_use");
+    record.to_device_use = link->size("to_device_use");
+  }
+  record.gpu_busy = fields.size("gpu_busy");
+  record.timeline = read_timeline(fields);
+  const Json* allocations = fields.find("allocations");
+  if (allocations != nullptr && allocations->is_object()) {
+    for (const auto& [source, count] : allocations->items()) {
+      if (count.is_number()) record.allocations.emplace_back(source, count.get<double>());
+    }
+    std::ranges::stable_sort(record.allocations, {}, [](const auto& each) { return -each.second; });
+  } else if (allocations != nullptr) {
+    fields.wrong("allocations", "an object of counts");
+  }
+  if (const auto peak = fields.object("peak")) {
+    record.peak_allocated = peak->size("allocated");
+    record.peak_reserved = peak->size("reserved");
+    record.peak_host = peak->size("host");
+  }
+  record.largest_operator = fields.size("largest_operator");
+  record.bound = fields.size("bound");
+  record.predicted = fields.size("predicted");
+  read_machine(fields, record);
+  if (record.ok() && !record.rate()) {
+    problems.push_back({file,
+                        "this run is \"ok\", but has neither \"rate\" nor \"steps\" and "
+                        "\"samples\"; it is in the table alone"});
+  }
+  return record;
+}
+
+std::optional<Boundary> read_boundary(const Json& json, const std::string& file,
+                                      std::vector<Problem>& problems) {
+  const Fields fields(json, file, problems);
+  if (!fields.all_there({"study", "method", "over"})) return std::nullopt;
+  Boundary boundary;
+  boundary.file = file;
+  boundary.study = fields.text("study");
+  boundary.series = fields.text("series");
+  boundary.model = fields.text("model");
+  boundary.method = fields.text("method");
+  boundary.over = fields.text("over");
+  boundary.why = fields.text("why");
+  boundary.cap = fields.size("cap");
+  boundary.largest_ok = fields.size("largest_ok");
+  boundary.smallest_failed = fields.size("smallest_failed");
+  if (boundary.over != "side" && boundary.over != "batch") {
+    problems.push_back({file, R"("over" is neither "side" nor "batch"; it is not shown)"});
+    return std::nullopt;
+  }
+  return boundary;
+}
+
+std::optional<StepRecord> read_step(const Json& json, const std::string& file,
+                                    std::vector<Problem>& problems) {
+  const Fields fields(json, file, problems);
+  if (!fields.all_there({"step", "method"})) return std::nullopt;
+  StepRecord record;
+  record.file = file;
+  record.step = fields.text("step");
+  record.method = fields.text("method");
+  record.error = fields.text("error");
+  record.commit = fields.text("commit");
+  if (const auto machine = fields.object("machine")) record.gpu = machine->text("gpu");
+  record.ratio = fields.size("ratio");
+  record.limit = fields.size("limit_bytes");
+  if (const auto ms = fields.size("step_ms")) record.seconds = *ms / 1e3;
+  record.overhead = fields.number("overhead");
+  record.predicted = fields.number("predicted_overhead");
+  record.bound_copies = fields.number("bound_overhead");
+  record.bound_recompute = fields.number("bound_recompute_overhead");
+  record.allocated = fields.size("allocated_peak");
+  record.to_host = fields.size("bytes_out");
+  record.to_device = fields.size("bytes_in");
+  record.recomputed = fields.size("bytes_recomputed");
+  const Json* identical = fields.find("bit_identical");
+  if (identical != nullptr && identical->is_boolean())
+    record.bit_identical = identical->get<bool>();
+  return record;
+}
+
+std::string outcome_text(const std::string& outcome) {
+  if (outcome == "ok") return "ran";
+  if (outcome == "oom") return "out of device memory";
+  if (outcome == "host") return "host memory too small";
+  if (outcome == "timeout") return "took too long";
+  return outcome;
+}
+
+std::string link_text(const std::string& link) {
+  if (link.empty()) return "this machine";
+  if (link == "pcie3") return "PCIe 3";
+  if (link == "pcie4") return "PCIe 4";
+  if (link == "pcie5") return "PCIe 5";
+  if (link == "nvlink2") return "NVLink 2";
+  return link;
+}
+
+}  // namespace lms::report

@@ -1,0 +1,324 @@
+#include "report/study.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "report/palette.h"
+#include "report/text.h"
+
+namespace lms::report {
+namespace {
+
+constexpr double kNear = 1.25;  ///< a run counts for a multiple if it is no further away than this
+
+bool older(const std::string& method, const std::string& other) {
+  return std::tuple(look_of(method).order, method) < std::tuple(look_of(other).order, other);
+}
+
+/// Whether sides or batch vary more: by the name of the series, else by the runs.
+bool varies_by_side(const std::string& series, const std::vector<const Record*>& runs) {
+  if (series == "resolution") return true;
+  if (series == "batch") return false;
+  std::set<double> sides;
+  std::set<double> batches;
+  for (const Record* run : runs) {
+    if (const auto side = run->side()) sides.insert(*side);
+    if (run->batch) batches.insert(*run->batch);
+  }
+  return sides.size() > 1 || batches.size() <= 1;
+}
+
+using Key = std::tuple<std::string, std::string, std::string, double>;
+
+Key key_of(const Record& run) {
+  return {run.series, run.model, run.precision, run.cap.value_or(0)};
+}
+
+void add_maximum(Panel& panel, Maximum maximum) {
+  for (Maximum& known : panel.maxima) {
+    if (known.method != maximum.method) continue;
+    if (maximum.value > known.value) known.value = maximum.value;
+    known.ended = known.ended || maximum.ended;
+    if (known.why.empty()) known.why = maximum.why;
+    return;
+  }
+  panel.maxima.push_back(std::move(maximum));
+}
+
+void find_maxima(Panel& panel, const std::string& study, const Input& input) {
+  for (const Boundary& boundary : input.boundaries) {
+    const bool same = boundary.study == study && boundary.series == panel.series &&
+                      (boundary.model.empty() || boundary.model == panel.model) &&
+                      (!boundary.cap || !panel.cap || *boundary.cap == *panel.cap) &&
+                      (boundary.over == "side") == panel.over_side;
+    if (!same || !boundary.largest_ok || *boundary.largest_ok <= 0) continue;
+    add_maximum(panel, {boundary.method,
+                        *boundary.largest_ok,
+                        {},
+                        boundary.smallest_failed.has_value(),
+                        boundary.why});
+  }
+  for (const Record* run : panel.runs) {
+    const auto x = panel.x(*run);
+    if (x && *x > 0 && run->ok()) add_maximum(panel, {run->method, *x, {}, false, {}});
+  }
+  for (Maximum& maximum : panel.maxima) {
+    for (const Record* run : panel.runs) {
+      const auto x = panel.x(*run);
+      if (run->method != maximum.method || run->ok() || !x || *x <= maximum.value) continue;
+      maximum.ended = true;
+      if (maximum.why.empty()) maximum.why = run->outcome;
+    }
+  }
+  std::ranges::stable_sort(panel.maxima,
+                           [](const auto& a, const auto& b) { return older(a.method, b.method); });
+  for (Maximum& maximum : panel.maxima) maximum.factor = panel.factor(maximum.value);
+}
+
+Panel make_panel(std::vector<const Record*> runs, const std::string& study, const Input& input) {
+  Panel panel;
+  const Record& first = *runs.front();
+  panel.series = first.series;
+  panel.model = first.model;
+  panel.precision = first.precision;
+  panel.cap = first.cap;
+  panel.over_side = varies_by_side(panel.series, runs);
+  for (const Record* run : runs) {
+    if (!run->sides.empty()) panel.dimensions = static_cast<int>(run->sides.size());
+    (run->link.empty() ? panel.runs : panel.linked).push_back(run);
+  }
+  const auto by_size = [&](const Record* a, const Record* b) {
+    const double x = panel.x(*a).value_or(0);
+    const double y = panel.x(*b).value_or(0);
+    return x != y ? x < y : older(a->method, b->method);
+  };
+  std::ranges::stable_sort(panel.runs, by_size);
+  std::ranges::stable_sort(panel.linked, by_size);
+  for (const Record* run : panel.runs) {
+    if (run->method == "plain" && run->ok() && run->rate()) panel.reference = run;
+  }
+  find_maxima(panel, study, input);
+  return panel;
+}
+
+/// Pixels a second can be compared whatever the size, images a second at one size.
+bool comparable(const Panel& panel, const Record& reference) {
+  const Record& run = panel.runs.empty() ? *panel.linked.front() : *panel.runs.front();
+  return run.unit == reference.unit && (run.unit != "images" || run.sides == reference.sides);
+}
+
+/// Runs over slow links may stand in a series of their own: the rate in memory is then elsewhere.
+void lend_references(std::vector<Panel>& panels) {
+  for (Panel& panel : panels) {
+    if (panel.reference != nullptr) continue;
+    for (const Panel& other : panels) {
+      const bool same = other.reference != nullptr && other.model == panel.model &&
+                        other.precision == panel.precision && other.cap == panel.cap;
+      if (same && comparable(panel, *other.reference)) {
+        panel.reference = other.reference;
+        break;
+      }
+    }
+  }
+}
+
+const Record* nearest(const Panel& panel, double factor) {
+  const Record* best = nullptr;
+  double distance = std::log(kNear) + 1e-9;
+  for (const Record* run : panel.runs) {
+    if (run->method != "lms" || !run->ok() || !run->rate()) continue;
+    // NaN, where it is not known, is near to nothing.
+    const double at = panel.factor(panel.x(*run).value_or(NAN)).value_or(NAN);
+    const double away = std::fabs(std::log(at / factor));
+    if (away < distance) {
+      distance = away;
+      best = run;
+    }
+  }
+  return best;
+}
+
+const Record* largest(const Panel& panel) {
+  const Record* best = nullptr;
+  for (const Record* run : panel.runs) {
+    if (run->method == "lms" && run->ok() && run->rate() && panel.x(*run)) best = run;
+  }
+  return best;
+}
+
+void judge(Verdict& verdict) {
+  using State = Verdict::State;
+  if (!verdict.value) return;
+  const Goal& goal = *verdict.goal;
+  if (!goal.target) {
+    verdict.state = State::kMeasured;
+    return;
+  }
+  const bool least = goal.measure != Goal::Measure::kOverhead;
+  const bool reached =
+      least ? *verdict.value >= *goal.target - 1e-9 : *verdict.value <= *goal.target + 1e-9;
+  verdict.state = reached ? State::kReached : State::kMissed;
+}
+
+/// Of all panels over the same size, the one with the smallest cap: the hardest.
+Verdict verdict_of(const Goal& goal, const std::vector<Panel>& panels) {
+  Verdict verdict;
+  verdict.goal = &goal;
+  for (const Panel& panel : panels) {
+    if (panel.over_side != (goal.over == "side")) continue;
+    if (verdict.value && panel.cap.value_or(0) >= verdict.panel->cap.value_or(0)) continue;
+    if (goal.measure == Goal::Measure::kFactor) {
+      const Maximum* maximum = panel.maximum("lms");
+      if (maximum == nullptr || !maximum->factor) continue;
+      verdict.panel = &panel;
+      verdict.value = maximum->factor;
+      verdict.size = panel.name(maximum->value);
+      continue;
+    }
+    const Record* run = goal.judge_at ? nearest(panel, *goal.judge_at) : largest(panel);
+    if (run == nullptr) continue;
+    const auto value =
+        goal.measure == Goal::Measure::kRate ? panel.rate_change(*run) : panel.overhead(*run);
+    if (!value) continue;
+    verdict.panel = &panel;
+    verdict.value = value;
+    verdict.at = panel.factor(*panel.x(*run));
+    verdict.size = panel.name(*run);
+  }
+  judge(verdict);
+  return verdict;
+}
+
+}  // namespace
+
+std::optional<double> Panel::x(const Record& run) const {
+  return over_side ? run.side() : run.batch;
+}
+
+std::string Panel::name(const Record& run) const {
+  if (over_side) return run.size();
+  return run.batch ? name(*run.batch) : "";
+}
+
+std::string Panel::name(double x) const {
+  if (!over_side) return "batch " + coordinate(x);
+  return coordinate(std::round(x)) + (dimensions == 3 ? "³" : "²");
+}
+
+std::optional<double> Panel::factor(double x) const {
+  const Maximum* memory = maximum("plain");
+  if (memory == nullptr || memory->value <= 0) return std::nullopt;
+  return std::pow(x / memory->value, over_side ? dimensions : 1);
+}
+
+std::optional<double> Panel::x_of_factor(double factor) const {
+  const Maximum* memory = maximum("plain");
+  if (memory == nullptr || memory->value <= 0) return std::nullopt;
+  return memory->value * std::pow(factor, over_side ? 1.0 / dimensions : 1.0);
+}
+
+std::optional<double> Panel::rate_change(const Record& run) const {
+  const auto mine = run.rate();
+  if (reference == nullptr || !mine || run.unit != reference->unit) return std::nullopt;
+  return *mine / *reference->rate() - 1;
+}
+
+std::optional<double> Panel::overhead(const Record& run) const {
+  const auto change = rate_change(run);
+  return change && *change > -1 ? std::optional(1 / (1 + *change) - 1) : std::nullopt;
+}
+
+std::optional<double> Panel::overhead_of(const Record& run, std::optional<double> seconds) const {
+  if (reference == nullptr || !seconds || !run.per_step || *run.per_step <= 0 ||
+      run.unit != reference->unit) {
+    return std::nullopt;
+  }
+  return *seconds / *run.per_step * *reference->rate() - 1;
+}
+
+const Maximum* Panel::maximum(const std::string& method) const {
+  const auto found = std::ranges::find(maxima, method, &Maximum::method);
+  return found == maxima.end() ? nullptr : &*found;
+}
+
+std::string Panel::title() const {
+  std::set<std::string> fixed;
+  for (const auto* list : {&runs, &linked}) {
+    for (const Record* run : *list) {
+      fixed.insert(over_side ? (run->batch ? "batch " + coordinate(*run->batch) : "")
+                             : run->size());
+    }
+  }
+  std::string text = over_side ? "Resolution" : "Batch";
+  if (series != "resolution" && series != "batch" && !series.empty()) {
+    text = series;
+    text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  }
+  if (fixed.size() == 1 && !fixed.begin()->empty()) text += " at " + *fixed.begin();
+  return text;
+}
+
+std::string Panel::conditions() const {
+  std::string text;
+  const auto add = [&](const std::string& part) {
+    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
+  };
+  add(model);
+  add(precision);
+  if (cap) add("cap " + format_memory(*cap));
+  return text;
+}
+
+std::vector<std::string> Panel::methods() const {
+  std::vector<std::string> names;
+  for (const Record* run : runs) {
+    if (std::ranges::find(names, run->method) == names.end()) names.push_back(run->method);
+  }
+  std::ranges::sort(names, older);
+  return names;
+}
+
+std::vector<Study> studies_of(const Input& input) {
+  std::map<std::string, std::map<Key, std::vector<const Record*>>> grouped;
+  for (const Record& record : input.records)
+    grouped[record.study][key_of(record)].push_back(&record);
+
+  std::vector<Study> studies;
+  const auto add = [&](const std::string& name, const Published* published) {
+    const auto found = grouped.find(name);
+    if (found == grouped.end()) return;
+    Study study{name, name, published, {}, {}};
+    for (const auto& [key, runs] : found->second) {
+      study.panels.push_back(make_panel(runs, name, input));
+    }
+    std::ranges::stable_sort(study.panels, [](const Panel& a, const Panel& b) {
+      const auto rank = [](const Panel& panel) {
+        return panel.series == "resolution" ? 0 : panel.series == "batch" ? 1 : 2;
+      };
+      return std::tuple(rank(a), a.series, a.cap.value_or(0)) <
+             std::tuple(rank(b), b.series, b.cap.value_or(0));
+    });
+    lend_references(study.panels);
+    if (published != nullptr && !published->title.empty()) study.title = published->title;
+    if (published == nullptr && !study.panels.front().model.empty()) {
+      study.title = study.panels.front().model;
+    }
+    studies.push_back(std::move(study));
+    grouped.erase(found);
+  };
+  for (const Published& published : input.published) add(published.study, &published);
+  while (!grouped.empty()) add(std::string(grouped.begin()->first), nullptr);
+  // Only now do panels stay where they are.
+  for (Study& study : studies) {
+    if (study.published == nullptr) continue;
+    for (const Goal& goal : study.published->goals) {
+      study.verdicts.push_back(verdict_of(goal, study.panels));
+    }
+  }
+  return studies;
+}
+
+}  // namespace lms::report

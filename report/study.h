@@ -1,0 +1,80 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/load.h"
+
+namespace lms::report {
+
+/// How far a method got.
+struct Maximum {
+  std::string method;
+  double value = 0;              ///< side or batch
+  std::optional<double> factor;  ///< of the in-memory maximum, in pixels, voxels or samples
+  bool ended = false;            ///< whether something larger was tried and failed
+  std::string why;               ///< outcome of that
+};
+
+/// Runs that differ in one size, method and link alone: what one chart shows. Points into the
+/// input.
+struct Panel {
+  std::string series;
+  std::string model;
+  std::string precision;
+  std::optional<double> cap;
+  bool over_side = true;  ///< else over the batch
+  int dimensions = 2;
+  std::vector<const Record*> runs;    ///< over the machine's own link, in the order of size
+  std::vector<const Record*> linked;  ///< over emulated links
+  std::vector<Maximum> maxima;        ///< in the order of methods
+  const Record* reference = nullptr;  ///< the largest run in memory
+
+  /// Side or batch of a run; none where it does not say.
+  [[nodiscard]] std::optional<double> x(const Record& run) const;
+  /// "6000²", "batch 12".
+  [[nodiscard]] std::string name(const Record& run) const;
+  [[nodiscard]] std::string name(double x) const;
+  /// How many times the in-memory maximum a size is; none where that is not known.
+  [[nodiscard]] std::optional<double> factor(double x) const;
+  /// The size that is `factor` times the in-memory maximum.
+  [[nodiscard]] std::optional<double> x_of_factor(double factor) const;
+  /// Rate per sample over that of the last run in memory, less one; and time likewise.
+  [[nodiscard]] std::optional<double> rate_change(const Record& run) const;
+  [[nodiscard]] std::optional<double> overhead(const Record& run) const;
+  /// What `seconds` a step, of this run, would be as overhead.
+  [[nodiscard]] std::optional<double> overhead_of(const Record& run,
+                                                  std::optional<double> seconds) const;
+  [[nodiscard]] const Maximum* maximum(const std::string& method) const;
+  /// "resolution at batch 2", "batch at 900²".
+  [[nodiscard]] std::string title() const;
+  /// "16 GiB, fp32": what sets it apart.
+  [[nodiscard]] std::string conditions() const;
+  [[nodiscard]] std::vector<std::string> methods() const;
+};
+
+/// How a goal was met.
+struct Verdict {
+  enum class State { kNotMeasured, kMeasured, kReached, kMissed };
+  const Goal* goal = nullptr;
+  const Panel* panel = nullptr;
+  std::optional<double> value;
+  std::optional<double> at;  ///< factor at which a rate or overhead was taken
+  std::string size;          ///< and the size
+  State state = State::kNotMeasured;
+};
+
+struct Study {
+  std::string name;
+  std::string title;
+  const Published* published = nullptr;  ///< none for studies of one's own
+  std::vector<Panel> panels;
+  std::vector<Verdict> verdicts;
+};
+
+/// The input, by study: first the published ones that have runs, in their order, then others. The
+/// input must outlive what is returned.
+std::vector<Study> studies_of(const Input& input);
+
+}  // namespace lms::report

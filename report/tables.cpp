@@ -1,0 +1,259 @@
+#include "report/tables.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "report/drawing.h"
+#include "report/text.h"
+
+namespace lms::report {
+namespace {
+
+constexpr const char* kDash = "<span class=\"none\">–</span>";
+
+template <class Form>
+std::string cell(const std::optional<double>& value, const Form& form) {
+  return "<td>" + (value ? escape(form(*value)) : kDash) + "</td>";
+}
+
+std::string left(const std::string& text) {
+  return "<td class=\"l\">" + (text.empty() ? kDash : escape(text)) + "</td>";
+}
+
+std::string both(const std::optional<double>& one, const std::optional<double>& other,
+                 std::string (*form)(double)) {
+  if (!one && !other) return "<td>" + std::string(kDash) + "</td>";
+  const auto each = [&](const std::optional<double>& value) {
+    return value ? escape(form(*value)) : kDash;
+  };
+  return "<td>" + each(one) + " / " + each(other) + "</td>";
+}
+
+std::string opened(const std::string& label,
+                   const std::vector<std::pair<const char*, bool>>& head) {
+  std::string html = "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" +
+                     escape(label) + "\"><table><thead><tr>";
+  for (const auto& [name, words] : head) {
+    html += std::string(words ? "<th class=\"l\" scope=\"col\">" : "<th scope=\"col\">") + name +
+            "</th>";
+  }
+  return html + "</tr></thead><tbody>";
+}
+
+constexpr const char* kClosed = "</tbody></table></div>";
+
+std::string swatch(const std::string& method) {
+  const Look look = look_of(method);
+  Drawing drawing(12);
+  drawing.marker(look.shape, 6, 6, 4, "f-" + look.token);
+  return "<svg class=\"swatch\" viewBox=\"0 0 12 12\" aria-hidden=\"true\">" + drawing.body() +
+         "</svg>" + escape(look.name);
+}
+
+std::string outcome_cell(const Record& run) {
+  if (run.ok()) return "<td class=\"l\">ran</td>";
+  return "<td class=\"l bad\">" + escape(outcome_text(run.outcome)) + "</td>";
+}
+
+/// Whether the losses are those of the run in memory, step by step.
+std::string losses_cell(const Panel& panel, const Record& run) {
+  if (run.method == "plain" || run.losses.empty()) return left("");
+  for (const Record* other : panel.runs) {
+    if (other->method != "plain" || other->losses.empty() || other->sides != run.sides ||
+        other->batch != run.batch) {
+      continue;
+    }
+    const std::size_t count = std::min(run.losses.size(), other->losses.size());
+    const bool equal = std::equal(run.losses.begin(), run.losses.begin() + static_cast<long>(count),
+                                  other->losses.begin());
+    const bool weights = run.weights.empty() || other->weights.empty();
+    if (!equal) return "<td class=\"l\">differ</td>";
+    if (weights) return "<td class=\"l good\">equal</td>";
+    return run.weights == other->weights ? "<td class=\"l good\">equal, weights too</td>"
+                                         : "<td class=\"l\">equal, weights differ</td>";
+  }
+  return left("");
+}
+
+std::string row(const Panel& panel, const Record& run) {
+  const auto x = panel.x(run);
+  const auto factor = x ? panel.factor(*x) : std::nullopt;
+  const std::string rate_unit = run.unit.empty() ? "" : " " + run.unit + "/s";
+  std::string html = run.ok() ? "<tr>" : "<tr class=\"failed\">";
+  html += "<th class=\"l\" scope=\"row\">" + swatch(run.method) + "</th>";
+  html += "<td>" + (run.size().empty() ? kDash : escape(run.size())) + "</td>";
+  html += cell(run.batch, format_number);
+  html += cell(run.cap, format_memory);
+  html += left(run.link.empty() ? "" : link_text(run.link));
+  html += outcome_cell(run);
+  html += cell(factor, format_factor);
+  html += cell(run.ok() ? run.step() : std::nullopt, format_seconds);
+  html += cell(run.ok() ? run.rate() : std::nullopt,
+               [&](double rate) { return format_number(rate) + rate_unit; });
+  html += cell(run.ok() ? run.rate_spread : std::nullopt, format_share);
+  html += cell(run.ok() ? panel.overhead(run) : std::nullopt, format_change);
+  html += cell(panel.overhead_of(run, run.bound), format_change);
+  html += cell(panel.overhead_of(run, run.predicted), format_change);
+  html += both(run.bytes_to_host, run.bytes_to_device, format_traffic);
+  html += both(run.to_host_use, run.to_device_use, format_share);
+  html += cell(run.gpu_busy, format_share);
+  html += both(run.peak_allocated, run.peak_reserved, format_memory);
+  html += cell(run.peak_host, format_memory);
+  html += cell(run.largest_operator, format_memory);
+  html += losses_cell(panel, run);
+  return html + "</tr>";
+}
+
+}  // namespace
+
+std::string record_table(const Study& study) {
+  std::size_t count = 0;
+  std::string rows;
+  for (const Panel& panel : study.panels) {
+    std::string title = panel.title();
+    const std::string conditions = panel.conditions();
+    if (!conditions.empty()) title += " · " + conditions;
+    rows += "<tr class=\"part\"><th class=\"l\" colspan=\"20\" scope=\"rowgroup\"><span>" +
+            escape(title) + "</span></th></tr>";
+    for (const auto* runs : {&panel.runs, &panel.linked}) {
+      for (const Record* run : *runs) {
+        rows += row(panel, *run);
+        ++count;
+      }
+    }
+  }
+  return "<details class=\"records\"><summary>" +
+         (count == 1 ? "The run's" : "All " + std::to_string(count) + " runs'") +
+         " figures</summary>" +
+         opened("Figures of every run of " + study.name,
+                {{"method", true},
+                 {"size", false},
+                 {"batch", false},
+                 {"cap", false},
+                 {"link", true},
+                 {"outcome", true},
+                 {"of in-memory", false},
+                 {"step", false},
+                 {"rate", false},
+                 {"spread", false},
+                 {"overhead", false},
+                 {"bound", false},
+                 {"predicted", false},
+                 {"copied out / in", false},
+                 {"link use out / in", false},
+                 {"GPU busy", false},
+                 {"device peak, allocated / reserved", false},
+                 {"host peak", false},
+                 {"largest operator", false},
+                 {"losses", true}}) +
+         rows + kClosed + "</details>";
+}
+
+std::string failures(const Study& study) {
+  std::string html;
+  for (const Panel& panel : study.panels) {
+    for (const auto* runs : {&panel.runs, &panel.linked}) {
+      for (const Record* run : *runs) {
+        if (run->ok()) continue;
+        std::string what = panel.name(*run).empty() ? panel.title() : panel.name(*run);
+        if (panel.over_side && run->batch) what += ", batch " + coordinate(*run->batch);
+        if (run->cap) what += ", cap " + format_memory(*run->cap);
+        if (!run->link.empty()) what += ", link as " + link_text(run->link);
+        html += "<li><strong>" + swatch(run->method) + "</strong> at " + escape(what) +
+                ": <span class=\"bad\">" + escape(outcome_text(run->outcome)) + "</span>";
+        if (!run->message.empty()) {
+          const std::string message =
+              run->message.size() > 400 ? shorten(run->message, 1, 240) : run->message;
+          html += "<br><code>" + escape(message) + "</code>";
+        }
+        html += "</li>";
+      }
+    }
+  }
+  if (html.empty()) return html;
+  return "<details class=\"failures\"><summary>What did not run, and why</summary><ul>" + html +
+         "</ul></details>";
+}
+
+std::string operator_notes(const Study& study) {
+  // The smallest size whose largest operator is beyond its cap, by cap.
+  std::map<double, std::pair<double, std::string>> beyond;
+  for (const Panel& panel : study.panels) {
+    for (const Record* run : panel.runs) {
+      if (!run->cap || !run->largest_operator || *run->largest_operator <= *run->cap) continue;
+      const double amount = run->amount().value_or(0);
+      const auto found = beyond.find(*run->cap);
+      if (found != beyond.end() && found->second.first <= amount) continue;
+      std::string where = panel.name(*run);
+      if (panel.over_side && run->batch) where += ", batch " + coordinate(*run->batch);
+      if (!panel.over_side) where = run->size() + ", " + where;
+      beyond[*run->cap] = {amount, "At " + where + " one operator alone works on " +
+                                       format_memory(*run->largest_operator) +
+                                       ", more than the cap of " + format_memory(*run->cap) +
+                                       ". That is where swapping ends: what an operator uses must "
+                                       "be on the device at one time."};
+    }
+  }
+  std::string html;
+  for (const auto& [cap, note] : beyond) html += "<p>" + escape(note.second) + "</p>";
+  if (study.published != nullptr && !study.published->operators.empty()) {
+    html += "<p class=\"soft\">Published:";
+    for (const PublishedOperator& each : study.published->operators) {
+      html += " at " + escape(each.size) + " the largest operator needs " +
+              escape(format_memory(each.bytes)) + ".";
+    }
+    html += "</p>";
+  }
+  return html.empty()
+             ? html
+             : "<aside class=\"note\"><h4>The floor: the largest operator</h4>" + html + "</aside>";
+}
+
+std::string step_table(const std::vector<StepRecord>& steps) {
+  std::vector<const StepRecord*> order;
+  for (const StepRecord& step : steps) order.push_back(&step);
+  std::ranges::stable_sort(order, {}, [](const StepRecord* step) {
+    const Look look = look_of(step->method);
+    return std::tuple(step->step, look.order, step->method, step->ratio.value_or(0));
+  });
+  std::string html =
+      "<details class=\"records\"><summary>All " + std::to_string(steps.size()) +
+      " runs' figures</summary>" +
+      opened("Figures of every run of the benchmark of steps", {{"step", true},
+                                                                {"method", true},
+                                                                {"peak over limit", false},
+                                                                {"limit", false},
+                                                                {"time", false},
+                                                                {"overhead", false},
+                                                                {"bound", false},
+                                                                {"predicted", false},
+                                                                {"allocated", false},
+                                                                {"copied out / in", false},
+                                                                {"recomputed", false},
+                                                                {"same bits", true}});
+  for (const StepRecord* step : order) {
+    html += "<tr><th class=\"l\" scope=\"row\">" + escape(step->step) + "</th><td class=\"l\">" +
+            swatch(step->method) + "</td>";
+    if (!step->error.empty()) {
+      html += "<td class=\"l bad\" colspan=\"10\">" + escape(shorten(step->error, 1, 120)) +
+              "</td></tr>";
+      continue;
+    }
+    html += cell(step->limit ? step->ratio : std::nullopt, format_factor) +
+            cell(step->limit, format_memory) + cell(step->seconds, format_seconds) +
+            cell(step->method == "plain" ? std::nullopt : step->overhead, format_change) +
+            cell(step->bound(), format_change) + cell(step->predicted, format_change) +
+            cell(step->allocated, format_memory) +
+            both(step->to_host, step->to_device, format_traffic) +
+            cell(step->recomputed, format_traffic) +
+            left(!step->bit_identical   ? ""
+                 : *step->bit_identical ? "yes"
+                                        : "no") +
+            "</tr>";
+  }
+  return html + kClosed + "</details>";
+}
+
+}  // namespace lms::report
