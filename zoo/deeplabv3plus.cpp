@@ -94,6 +94,7 @@ DeepLabV3Plus::DeepLabV3Plus(const ModelOptions& options)
   const std::int64_t classes = reader.classes_in_bytes(21);
   XceptionImpl::Options backbone;
   backbone.channels = channels_;
+  backbone.checkpoint = options.checkpoint;
   backbone.output_stride = std::stoi(reader.choice("output_stride", {"16", "8"}));
   backbone.shortcut_after_relu = reader.choice("shortcut", {"released", "paper"}) == "released";
   loss_over_batch_ = reader.choice("loss", {"mean", "released"}) == "released";

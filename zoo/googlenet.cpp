@@ -3,6 +3,7 @@
 #include <array>
 
 #include "zoo/blocks.h"
+#include "zoo/checkpoint.h"
 #include "zoo/losses.h"
 #include "zoo/variants.h"
 
@@ -74,7 +75,8 @@ const std::vector<std::vector<Widths>>& stage_widths() {
 
 }  // namespace
 
-GoogLeNet::GoogLeNet(const ModelOptions& options) : deterministic_(options.deterministic) {
+GoogLeNet::GoogLeNet(const ModelOptions& options)
+    : deterministic_(options.deterministic), checkpoint_(options.checkpoint) {
   VariantReader reader("googlenet", options);
   channels_ = reader.channels(3);
   const std::int64_t classes = reader.classes(1001);
@@ -102,7 +104,12 @@ std::vector<torch::Tensor> GoogLeNet::forward(const torch::Tensor& input) {
   check_input("googlenet", input, channels_, 2);
   torch::Tensor output = pool_same(conv_relu(conv1_, pad_same(input)));
   output = conv_relu(conv3_, conv_relu(conv2_, output));
-  for (torch::nn::Sequential& stage : stages_) output = stage->forward(pool_same(output));
+  for (torch::nn::Sequential& stage : stages_) {
+    output = pool_same(output);
+    for (std::size_t i = 0; i < stage->size(); ++i) {
+      output = run_block(checkpoint_, stage->ptr<Inception>(i), output);
+    }
+  }
   return {fc_(output.mean({2, 3}))};
 }
 

@@ -22,6 +22,7 @@ class GoogLeNet final : public Model {
  private:
   std::int64_t channels_;
   bool deterministic_;
+  bool checkpoint_;
   torch::nn::Conv2d conv1_{nullptr};
   torch::nn::Conv2d conv2_{nullptr};
   torch::nn::Conv2d conv3_{nullptr};

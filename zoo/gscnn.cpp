@@ -65,8 +65,8 @@ GatedScnn::GatedScnn(const ModelOptions& options) : resize_(options.deterministi
   const auto conv = [&](const char* name, const torch::nn::Conv2dOptions& conv) {
     return register_module(name, torch::nn::Conv2d(conv));
   };
-  trunk_.emplace(WideResNet::Options{channels_, dropout}, *this);
-  shape_ = std::make_shared<ShapeStream>(*this);
+  trunk_.emplace(WideResNet::Options{channels_, dropout, options.checkpoint}, *this);
+  shape_ = std::make_shared<ShapeStream>(*this, options.checkpoint);
   canny_weight_ = conv("cw", conv_options(2, 1, 1));
   pyramid_ = register_module("aspp", std::make_shared<GscnnPyramid>());
   fine_ = conv("bot_fine", conv_options(128, 48, 1));

@@ -34,6 +34,9 @@ struct ModelOptions {
   std::int64_t channels = 0;  ///< of the input; 0: the model's own
   /// Formulations whose kernels give the same bits in every run.
   bool deterministic = false;
+  /// The repeating blocks keep their inputs alone, and are run again in the backward pass: see
+  /// checkpoint.h.
+  bool checkpoint = false;
   /// What only some models have, such as {"output_stride", "8"}: see their headers. An unknown name
   /// or value is an error.
   std::map<std::string, std::string> variants = {};

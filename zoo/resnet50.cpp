@@ -1,6 +1,7 @@
 #include "zoo/resnet50.h"
 
 #include "zoo/blocks.h"
+#include "zoo/checkpoint.h"
 #include "zoo/losses.h"
 #include "zoo/variants.h"
 
@@ -52,7 +53,8 @@ class Bottleneck : public torch::nn::Module {
 
 }  // namespace
 
-ResNet50::ResNet50(const ModelOptions& options) : deterministic_(options.deterministic) {
+ResNet50::ResNet50(const ModelOptions& options)
+    : deterministic_(options.deterministic), checkpoint_(options.checkpoint) {
   VariantReader reader("resnet50", options);
   channels_ = reader.channels(3);
   const std::int64_t classes = reader.classes(1000);
@@ -80,7 +82,11 @@ std::vector<torch::Tensor> ResNet50::forward(const torch::Tensor& input) {
   check_input("resnet50", input, channels_, 2);
   torch::Tensor output = norm_relu(bn1_, conv1_(input));
   output = torch::max_pool2d(output, 3, 2, 1);
-  for (torch::nn::Sequential& layer : layers_) output = layer->forward(output);
+  for (torch::nn::Sequential& layer : layers_) {
+    for (std::size_t i = 0; i < layer->size(); ++i) {
+      output = run_block(checkpoint_, layer->ptr<Bottleneck>(i), output);
+    }
+  }
   return {fc_(output.mean({2, 3}))};
 }
 

@@ -20,6 +20,7 @@ class ResNet50 final : public Model {
  private:
   std::int64_t channels_;
   bool deterministic_;
+  bool checkpoint_;
   torch::nn::Conv2d conv1_{nullptr};
   torch::nn::BatchNorm2d bn1_{nullptr};
   std::vector<torch::nn::Sequential> layers_;

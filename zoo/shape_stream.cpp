@@ -1,6 +1,7 @@
 #include "zoo/shape_stream.h"
 
 #include "zoo/blocks.h"
+#include "zoo/checkpoint.h"
 
 namespace lms::zoo {
 
@@ -65,7 +66,7 @@ class Gate : public torch::nn::Module {
 
 ShapeStream::~ShapeStream() = default;
 
-ShapeStream::ShapeStream(torch::nn::Module& parent) {
+ShapeStream::ShapeStream(torch::nn::Module& parent, bool checkpoint) : checkpoint_(checkpoint) {
   struct Plan {
     const char* side;
     std::int64_t trunk;
@@ -93,7 +94,14 @@ torch::Tensor ShapeStream::forward(const WideResNet::Features& features, Bilinea
   for (std::size_t i = 0; i < levels_.size(); ++i) {
     Level& level = levels_[i];
     const torch::Tensor side = resize(level.side(*trunk[i]), size);
-    output = level.gate->forward(level.reduce(level.block->forward(output)), side);
+    if (checkpoint_) {
+      const auto gated = [&level](const std::vector<torch::Tensor>& inputs) {
+        return level.gate->forward(level.reduce(level.block->forward(inputs[0])), inputs[1]);
+      };
+      output = run_block(checkpoint_, gated, {output, side});
+    } else {
+      output = level.gate->forward(level.reduce(level.block->forward(output)), side);
+    }
   }
   return fuse_(output).sigmoid();
 }

@@ -16,8 +16,9 @@ class Gate;
 /// the trunk says where boundaries matter.
 class ShapeStream {
  public:
-  /// The modules belong to `parent`, with the released code's names.
-  explicit ShapeStream(torch::nn::Module& parent);
+  /// The modules belong to `parent`, with the released code's names. `checkpoint`: see
+  /// ModelOptions.
+  ShapeStream(torch::nn::Module& parent, bool checkpoint);
   ~ShapeStream();
   ShapeStream(const ShapeStream&) = delete;
   ShapeStream& operator=(const ShapeStream&) = delete;
@@ -33,6 +34,7 @@ class ShapeStream {
     std::shared_ptr<Gate> gate;
   };
 
+  bool checkpoint_;
   std::vector<Level> levels_;
   torch::nn::Conv2d fuse_{nullptr};
 };

@@ -1,6 +1,7 @@
 #include "zoo/unet3d.h"
 
 #include "zoo/blocks.h"
+#include "zoo/checkpoint.h"
 #include "zoo/losses.h"
 #include "zoo/variants.h"
 
@@ -75,7 +76,7 @@ class UNetBlock : public torch::nn::Module {
 
 UNet3d::~UNet3d() = default;
 
-UNet3d::UNet3d(const ModelOptions& options) {
+UNet3d::UNet3d(const ModelOptions& options) : checkpoint_(options.checkpoint) {
   VariantReader reader("unet3d", options);
   channels_ = reader.channels(4);
   const std::int64_t labels = reader.classes(3);
@@ -128,18 +129,30 @@ std::vector<torch::Tensor> UNet3d::forward(const torch::Tensor& input) {
   std::vector<torch::Tensor> levels;
   torch::Tensor current = input;
   for (Encoder& encoder : encoders_) {
-    current = encoder.in->forward(current);
-    torch::Tensor context = encoder.context1->forward(current);
-    context = torch::feature_dropout(context, dropout_, is_training());
-    current = current + encoder.context2->forward(context);
+    const auto level = [this, &encoder](const std::vector<torch::Tensor>& inputs) {
+      const torch::Tensor begun = encoder.in->forward(inputs[0]);
+      torch::Tensor context = encoder.context1->forward(begun);
+      context = torch::feature_dropout(context, dropout_, is_training());
+      return begun + encoder.context2->forward(context);
+    };
+    current = run_block(checkpoint_, level, {current});
     levels.push_back(current);
   }
   torch::Tensor sum;
   for (std::int64_t level = kDepth - 2; level >= 0; --level) {
     Decoder& decoder = decoders_[level];
-    current = torch::cat({levels[level], decoder.up->forward(up2(current))}, 1);
-    levels[level].reset();
-    current = decoder.local1->forward(decoder.local3->forward(current));
+    if (checkpoint_) {
+      const auto join = [&decoder](const std::vector<torch::Tensor>& inputs) {
+        const torch::Tensor joined =
+            torch::cat({inputs[0], decoder.up->forward(up2(inputs[1]))}, 1);
+        return decoder.local1->forward(decoder.local3->forward(joined));
+      };
+      current = run_block(checkpoint_, join, {levels[level], current});
+    } else {
+      current = torch::cat({levels[level], decoder.up->forward(up2(current))}, 1);
+      levels[level].reset();
+      current = decoder.local1->forward(decoder.local3->forward(current));
+    }
     if (level < kHeads) {
       const torch::Tensor scores = decoder.head(current);
       sum = sum.defined() ? up2(sum) + scores : scores;

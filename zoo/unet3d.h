@@ -46,6 +46,7 @@ class UNet3d final : public Model {
   };
 
   std::int64_t channels_;
+  bool checkpoint_;
   double dropout_;
   std::vector<Encoder> encoders_;
   std::vector<Decoder> decoders_;  ///< of levels 0 (finest) to 3

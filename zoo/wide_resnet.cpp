@@ -1,6 +1,7 @@
 #include "zoo/wide_resnet.h"
 
 #include "zoo/blocks.h"
+#include "zoo/checkpoint.h"
 
 namespace lms::zoo {
 
@@ -63,7 +64,7 @@ class WideBlock : public torch::nn::Module {
 };
 
 WideResNet::WideResNet(const Options& options, torch::nn::Module& parent)
-    : first_(conv_options(options.channels, 64, 3)) {
+    : checkpoint_(options.checkpoint), first_(conv_options(options.channels, 64, 3)) {
   parent.register_module("mod1", std::make_shared<torch::nn::Module>())
       ->register_module("conv1", first_);
 
@@ -101,7 +102,7 @@ WideResNet::Features WideResNet::forward(const torch::Tensor& input) {
   torch::Tensor output = features.m1;
   for (std::size_t i = 0; i < modules_.size(); ++i) {
     if (i < 2) output = torch::max_pool2d(output, 3, 2, 1);
-    for (const auto& block : modules_[i]) output = block->forward(output);
+    for (const auto& block : modules_[i]) output = run_block(checkpoint_, block, output);
     if (i == 0) features.m2 = output;
     if (i == 1) features.m3 = output;
     if (i == 2) features.m4 = output;

@@ -15,7 +15,8 @@ class WideResNet {
  public:
   struct Options {
     std::int64_t channels = 3;
-    double dropout = 1;  ///< factor on the modules' own probabilities
+    double dropout = 1;       ///< factor on the modules' own probabilities
+    bool checkpoint = false;  ///< see ModelOptions
   };
 
   /// What some of its seven modules give.
@@ -33,6 +34,7 @@ class WideResNet {
   Features forward(const torch::Tensor& input);
 
  private:
+  bool checkpoint_;
   torch::nn::Conv2d first_;
   std::vector<std::vector<std::shared_ptr<WideBlock>>> modules_;  ///< 2 to 7
 };

@@ -1,6 +1,7 @@
 #include "zoo/xception.h"
 
 #include "zoo/blocks.h"
+#include "zoo/checkpoint.h"
 
 namespace lms::zoo {
 namespace {
@@ -17,8 +18,11 @@ struct Layer {
 /// Three of ReLU, separable convolution and batch norm, beside a shortcut.
 class XceptionBlock : public torch::nn::Module {
  public:
-  XceptionBlock(const std::vector<Layer>& layers, bool first_relu, bool shortcut_after_relu)
-      : first_relu_(first_relu), shortcut_after_relu_(shortcut_after_relu) {
+  XceptionBlock(const std::vector<Layer>& layers, bool first_relu,
+                const XceptionImpl::Options& options)
+      : first_relu_(first_relu),
+        shortcut_after_relu_(options.shortcut_after_relu),
+        keep_input_(!options.shortcut_after_relu || options.checkpoint) {
     const std::int64_t in = layers.front().in;
     const std::int64_t out = layers.back().out;
     const std::int64_t stride = layers.back().stride;
@@ -42,7 +46,7 @@ class XceptionBlock : public torch::nn::Module {
     torch::Tensor output = input;
     torch::Tensor shortcut = input;
     if (first_relu_) {
-      output = shortcut_after_relu_ ? input.relu_() : input.relu();
+      output = keep_input_ ? input.relu() : input.relu_();
       if (shortcut_after_relu_) shortcut = output;
     }
     for (std::size_t i = 0; i < convs_.size(); ++i) {
@@ -56,6 +60,7 @@ class XceptionBlock : public torch::nn::Module {
  private:
   bool first_relu_;
   bool shortcut_after_relu_;
+  bool keep_input_;
   torch::nn::Conv2d skip_{nullptr};
   torch::nn::BatchNorm2d skip_norm_{nullptr};
   std::vector<SeparableConv> convs_;
@@ -64,7 +69,7 @@ class XceptionBlock : public torch::nn::Module {
 
 XceptionImpl::~XceptionImpl() = default;
 
-XceptionImpl::XceptionImpl(const Options& options) {
+XceptionImpl::XceptionImpl(const Options& options) : checkpoint_(options.checkpoint) {
   const std::int64_t wide =
       options.output_stride == 8 ? 2 : 1;  // dilation where a stride is left out
   conv1_ = register_module("conv1", torch::nn::Conv2d(conv_options(options.channels, 32, 3, 2)));
@@ -73,7 +78,7 @@ XceptionImpl::XceptionImpl(const Options& options) {
   bn2_ = register_module("bn2", torch::nn::BatchNorm2d(64));
 
   const auto add = [&](const std::vector<Layer>& layers, bool first_relu) {
-    auto block = std::make_shared<XceptionBlock>(layers, first_relu, options.shortcut_after_relu);
+    auto block = std::make_shared<XceptionBlock>(layers, first_relu, options);
     blocks_.push_back(register_module("block" + std::to_string(blocks_.size() + 1), block));
   };
   add({{64, 128}, {128, 128}, {128, 128, 2}}, false);
@@ -99,9 +104,11 @@ XceptionImpl::XceptionImpl(const Options& options) {
 std::pair<torch::Tensor, torch::Tensor> XceptionImpl::forward(const torch::Tensor& input) {
   torch::Tensor output = norm_relu(bn1_, conv1_(input));
   output = norm_relu(bn2_, conv2_(output));
-  output = blocks_.front()->forward(output).relu_();
+  output = run_block(checkpoint_, blocks_.front(), output).relu_();
   const torch::Tensor low_level = output;
-  for (std::size_t i = 1; i < blocks_.size(); ++i) output = blocks_[i]->forward(output);
+  for (std::size_t i = 1; i < blocks_.size(); ++i) {
+    output = run_block(checkpoint_, blocks_[i], output);
+  }
   output = output.relu_();
   for (std::size_t i = 0; i < exit_convs_->size(); ++i) {
     output = exit_convs_[i]->as<SeparableConvImpl>()->forward(output);

@@ -20,6 +20,7 @@ class XceptionImpl : public torch::nn::Module {
     /// The shortcut of a block that begins with ReLU leads past it (the paper), or begins after it
     /// (the released code, whose ReLU works in place).
     bool shortcut_after_relu = true;
+    bool checkpoint = false;  ///< see ModelOptions
   };
 
   explicit XceptionImpl(const Options& options);
@@ -29,6 +30,7 @@ class XceptionImpl : public torch::nn::Module {
   std::pair<torch::Tensor, torch::Tensor> forward(const torch::Tensor& input);
 
  private:
+  bool checkpoint_;
   torch::nn::Conv2d conv1_{nullptr};
   torch::nn::BatchNorm2d bn1_{nullptr};
   torch::nn::Conv2d conv2_{nullptr};
