@@ -8,13 +8,34 @@
 include_guard(GLOBAL)
 find_package(Threads REQUIRED)
 
+# LMS_UNITY: sources are compiled several at once, lms_target_defaults(<target> [UNITY <sources>]) of
+# them (8; 0: all). Precompiled headers are then more work than they save (lms_precompile).
+#
+# A file whose names would clash with its neighbours' says so: SKIP_UNITY_BUILD_INCLUSION.
 function(lms_target_defaults target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "UNITY" "")
+  if(NOT DEFINED arg_UNITY)
+    set(arg_UNITY 8)
+  endif()
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(
-    ${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+    ${target}
+    PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON UNITY_BUILD ${LMS_UNITY}
+               UNITY_BUILD_BATCH_SIZE ${arg_UNITY})
   # Designated initialisers leave fields to their defaults on purpose.
   target_compile_options(
     ${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${LMS_WERROR}>:-Werror>)
+  # GCC takes every type of an unnamed namespace for a mistake where the file is included.
+  if(LMS_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
+# target_precompile_headers, but with LMS_UNITY nothing.
+function(lms_precompile target)
+  if(NOT LMS_UNITY)
+    target_precompile_headers(${target} ${ARGN})
+  endif()
 endfunction()
 
 function(lms_add_library name)
