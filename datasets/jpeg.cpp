@@ -20,7 +20,7 @@ constexpr std::int64_t kMostPixelsByte = 2000;  // a bit for 64 pixels and compo
 
 /// What the library's callbacks find beside the decompressor. It reports by jumping back: nothing
 /// between setjmp() and the library may have a destructor.
-struct Decoder {
+struct JpegDecoder {
   jpeg_decompress_struct info;
   jpeg_error_mgr errors;
   jpeg_progress_mgr progress;
@@ -29,10 +29,10 @@ struct Decoder {
   const char* problem;  // instead of the library's message
 };
 
-Decoder& decoder_of(j_common_ptr info) { return *static_cast<Decoder*>(info->client_data); }
+JpegDecoder& decoder_of(j_common_ptr info) { return *static_cast<JpegDecoder*>(info->client_data); }
 
 [[noreturn]] void on_error(j_common_ptr info) {
-  Decoder& decoder = decoder_of(info);
+  JpegDecoder& decoder = decoder_of(info);
   info->err->format_message(info, decoder.message);
   std::longjmp(decoder.back, 1);
 }
@@ -56,14 +56,14 @@ void on_message(j_common_ptr info, int level) {
 void on_progress(j_common_ptr info) {
   if (!info->is_decompressor) return;
   if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > kMostScans) {
-    Decoder& decoder = decoder_of(info);
+    JpegDecoder& decoder = decoder_of(info);
     decoder.problem = "too many scans";
     std::longjmp(decoder.back, 1);
   }
 }
 
 /// The steps of decoding, each of which returns false where the library gave up.
-bool read_header(Decoder& decoder, ByteView file) {
+bool read_header(JpegDecoder& decoder, ByteView file) {
   if (setjmp(decoder.back) != 0) return false;
   jpeg_create_decompress(&decoder.info);
   decoder.info.client_data = &decoder;
@@ -74,7 +74,7 @@ bool read_header(Decoder& decoder, ByteView file) {
   return true;
 }
 
-bool read_pixels(Decoder& decoder, std::uint8_t* pixels) {
+bool read_pixels(JpegDecoder& decoder, std::uint8_t* pixels) {
   if (setjmp(decoder.back) != 0) return false;
   decoder.info.out_color_space = JCS_RGB;
   jpeg_start_decompress(&decoder.info);
@@ -100,10 +100,10 @@ class Session {
   ~Session() { jpeg_destroy_decompress(&decoder_.info); }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  Decoder& decoder() { return decoder_; }
+  JpegDecoder& decoder() { return decoder_; }
 
  private:
-  Decoder decoder_{};
+  JpegDecoder decoder_{};
 };
 
 int orientation_of(const jpeg_decompress_struct& info) {
@@ -123,7 +123,7 @@ bool is_jpeg(ByteView file) {
 
 Image decode_jpeg(ByteView file, const std::string& name, const ImageLimits& limits) {
   Session session;
-  Decoder& decoder = session.decoder();
+  JpegDecoder& decoder = session.decoder();
   const auto give_up = [&]() {
     const std::string what = decoder.problem != nullptr ? decoder.problem : decoder.message;
     fail(name, "truncated or broken JPEG: " + what);

@@ -16,9 +16,9 @@ using Context = std::unique_ptr<spng_ctx, void (*)(spng_ctx*)>;
 
 constexpr std::size_t kMostChunk = std::size_t{16} << 20;  // of those that hold no pixels
 
-class Decoder {
+class PngDecoder {
  public:
-  Decoder(ByteView file, std::string name, const ImageLimits& limits)
+  PngDecoder(ByteView file, std::string name, const ImageLimits& limits)
       : name_(std::move(name)), context_(spng_ctx_new(0), &spng_ctx_free) {
     if (!context_) throw std::bad_alloc();
     const auto side = static_cast<std::uint32_t>(limits.side);
@@ -121,7 +121,7 @@ bool is_png(ByteView file) {
 }
 
 Image decode_png(ByteView file, const std::string& name, const ImageLimits& limits) {
-  Decoder decoder(file, name, limits);
+  PngDecoder decoder(file, name, limits);
   Image image;
   image.width = decoder.header().width;
   image.height = decoder.header().height;
@@ -131,7 +131,7 @@ Image decode_png(ByteView file, const std::string& name, const ImageLimits& limi
 
 Array<std::uint8_t> decode_label_png(ByteView file, const std::string& name,
                                      const ImageLimits& limits) {
-  Decoder decoder(file, name, limits);
+  PngDecoder decoder(file, name, limits);
   const spng_ihdr& header = decoder.header();
   if (header.color_type != SPNG_COLOR_TYPE_INDEXED &&
       header.color_type != SPNG_COLOR_TYPE_GRAYSCALE) {

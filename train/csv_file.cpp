@@ -11,7 +11,7 @@
 namespace lms::train {
 namespace {
 
-std::string join(const std::vector<std::string>& values) {
+std::string csv_line(const std::vector<std::string>& values) {
   std::string text;
   for (const std::string& value : values) text += (text.empty() ? "" : ",") + value;
   return text;
@@ -26,7 +26,7 @@ CsvFile::CsvFile(const std::string& path, const std::vector<std::string>& column
   {
     std::ifstream old(path);
     std::string line;
-    if (std::getline(old, line) && line == join(columns)) {
+    if (std::getline(old, line) && line == csv_line(columns)) {
       while (std::getline(old, line) && !old.eof()) {  // a last line without its end is a torn one
         std::int64_t step = 0;
         const auto result = std::from_chars(line.data(), line.data() + line.size(), step);
@@ -37,7 +37,7 @@ CsvFile::CsvFile(const std::string& path, const std::vector<std::string>& column
   const std::string part = path + ".part";
   file_.reset(std::fopen(part.c_str(), "w"));
   if (!file_) throw Error(path + ": cannot be written: " + std::strerror(errno));
-  std::fprintf(file_.get(), "%s\n", join(columns).c_str());
+  std::fprintf(file_.get(), "%s\n", csv_line(columns).c_str());
   for (const std::string& line : kept) std::fprintf(file_.get(), "%s\n", line.c_str());
   flush();
   if (std::rename(part.c_str(), path.c_str()) != 0) {
@@ -46,7 +46,7 @@ CsvFile::CsvFile(const std::string& path, const std::vector<std::string>& column
 }
 
 void CsvFile::row(std::int64_t step, const std::vector<std::string>& values) {
-  std::fprintf(file_.get(), "%lld,%s\n", static_cast<long long>(step), join(values).c_str());
+  std::fprintf(file_.get(), "%lld,%s\n", static_cast<long long>(step), csv_line(values).c_str());
 }
 
 void CsvFile::flush() {

@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <thread>
+
+#include "base/background.h"
 #include "base/bytes.h"
 #include "base/counter.h"
 #include "base/error.h"
@@ -62,6 +66,20 @@ TEST(Errors, AreAllOfOneFamily) {
   EXPECT_THROW(throw OutOfMemory("x"), Error);
   EXPECT_THROW(throw TierFull("x"), Error);
   EXPECT_THROW(throw BadSetting("x"), Error);
+}
+
+TEST(Background, OnlyTheCallingThreadAndThoseItStartsGiveWay) {
+  const int before = getpriority(PRIO_PROCESS, 0);
+  int itself = 0;
+  int started = 0;
+  std::thread([&] {
+    run_in_background();
+    itself = getpriority(PRIO_PROCESS, 0);
+    std::thread([&] { started = getpriority(PRIO_PROCESS, 0); }).join();
+  }).join();
+  EXPECT_EQ(itself, 19);
+  EXPECT_EQ(started, 19);
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), before);
 }
 
 }  // namespace

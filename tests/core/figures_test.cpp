@@ -12,14 +12,15 @@
 #include <vector>
 
 #include "base/error.h"
+#include "core/plan_words.h"
 #include "figures/timeline.h"
 
 namespace lms {
 namespace {
 
 using Json = nlohmann::json;
+using testing::kUnit;
 
-constexpr LinkModel kUnit{1, 1, 1, 0, 0, 0};
 constexpr Bytes kBudget = 6;
 
 class Figures : public ::testing::Test {

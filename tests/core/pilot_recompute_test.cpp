@@ -246,7 +246,7 @@ class Layers final : public PilotDevice {
 };
 
 constexpr int kLayers = 10;
-constexpr Bytes kTight = 8 * kBytes;  // of the 12 that ten layers take
+constexpr Bytes kLayersTight = 8 * kBytes;  // of the 12 that ten layers take
 
 /// Steps until a plan is followed that drops.
 std::shared_ptr<const Script> settle(Layers& loop) {
@@ -269,7 +269,7 @@ std::int64_t count(const Script& script, Action action, bool ghosts) {
 }
 
 TEST(PilotRecompute, APlanDropsAndRematerialisesInItsOrder) {
-  Layers loop(kTight, kLayers);
+  Layers loop(kLayersTight, kLayers);
   const auto script = settle(loop);
   ASSERT_GT(count(*script, Action::kRematerialise, false), 0);
   ASSERT_GT(count(*script, Action::kRematerialise, true), 0) << "what died in between is needed";
@@ -288,7 +288,7 @@ TEST(PilotRecompute, APlanDropsAndRematerialisesInItsOrder) {
 }
 
 TEST(PilotRecompute, ExactlyTheOperatorsOfRecipesAreRecorded) {
-  Layers loop(kTight, kLayers);
+  Layers loop(kLayersTight, kLayers);
   const auto script = settle(loop);
   loop.asked.clear();
   loop.step();
@@ -315,7 +315,7 @@ TEST(PilotRecompute, ExactlyTheOperatorsOfRecipesAreRecorded) {
 }
 
 TEST(PilotRecompute, AddressesAreThoseOfThePlanWhileItIsCarriedOut) {
-  Layers loop(kTight, kLayers);
+  Layers loop(kLayersTight, kLayers);
   loop.addresses = true;
   const auto script = settle(loop);
   ASSERT_FALSE(script->placement.remakes.empty());
@@ -335,7 +335,7 @@ TEST(PilotRecompute, AddressesAreThoseOfThePlanWhileItIsCarriedOut) {
 }
 
 TEST(PilotRecompute, ADropThatIsRefusedBecomesAnEviction) {
-  Layers loop(kTight, kLayers);
+  Layers loop(kLayersTight, kLayers);
   const auto script = settle(loop);
   loop.forgets = true;
   const EngineStats before = loop.stats();
@@ -350,7 +350,7 @@ TEST(PilotRecompute, ADropThatIsRefusedBecomesAnEviction) {
 }
 
 TEST(PilotRecompute, AFailureIsSaidAndTheUserOfTheBlockTriesAgain) {
-  Layers loop(kTight, kLayers);
+  Layers loop(kLayersTight, kLayers);
   (void)settle(loop);
   loop.fails = 1;
   loop.step();
@@ -362,7 +362,7 @@ TEST(PilotRecompute, AFailureIsSaidAndTheUserOfTheBlockTriesAgain) {
 }
 
 TEST(PilotRecompute, GhostsGoWhenTheStepEndsAndWhenItIsAnother) {
-  Layers loop(kTight, kLayers);
+  Layers loop(kLayersTight, kLayers);
   (void)settle(loop);
   loop.ghosts_swept = 0;
   for (int i = 0; i < 3; ++i) loop.step();
@@ -379,9 +379,10 @@ TEST(PilotRecompute, GhostsGoWhenTheStepEndsAndWhenItIsAnother) {
 }
 
 TEST(PilotRecompute, ToldNotToItDropsNothing) {
-  Layers loop(kTight, kLayers);
-  loop.pilot.start(
-      {.limit = kTight, .in_foreground = true, .search = {.rounds = 200, .recompute = false}});
+  Layers loop(kLayersTight, kLayers);
+  loop.pilot.start({.limit = kLayersTight,
+                    .in_foreground = true,
+                    .search = {.rounds = 200, .recompute = false}});
   loop.pilot.wake();
   (void)settle(loop);
   EXPECT_EQ(loop.stats().drops, 0);

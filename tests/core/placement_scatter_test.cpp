@@ -14,6 +14,7 @@
 
 #include "core/plan_maker.h"
 #include "core/plan_random.h"
+#include "core/plan_words.h"
 #include "placement_random.h"
 #include "plan/placement.h"
 #include "plan/placement_stays.h"
@@ -23,13 +24,8 @@
 namespace lms {
 namespace {
 
-constexpr Bytes kUnlimited = 1'000'000'000;
-
-std::string joined(const std::vector<std::string>& notes) {
-  std::string text;
-  for (const auto& line : notes) text += line + "\n";
-  return text;
-}
+using testing::joined;
+using testing::kAmple;
 
 /// Three blocks whose ends leave two holes of one page each when a fourth of two pages comes.
 struct TwoHoles {
@@ -119,7 +115,7 @@ TEST(Scatter, TheVerifierChecksMoves) {
   Plan plan;
   plan.directives = {
       {1, Action::kStartOut, w}, {1, Action::kFinishOut, w}, {1, Action::kStartIn, w}};
-  ASSERT_EQ(joined(verify_plan(trace, plan, kUnlimited)), "");
+  ASSERT_EQ(joined(verify_plan(trace, plan, kAmple)), "");
   Placement placement;
   placement.allocations = {{}, {}, {}};
   placement.arrivals = {kNoAddress, kNoAddress, 8};
@@ -228,12 +224,12 @@ struct RandomStep {
       trace = testing::random_trace({.operators = 9, .repeatable = 95, .writes = 5, .dies = 20});
       random.give_temporaries(trace);
       plan = testing::PlanMaker(trace).make();
-      RC_PRE(verify_plan(trace, plan, kUnlimited).empty());
+      RC_PRE(verify_plan(trace, plan, kAmple).empty());
     } else {
       trace = random.trace();
       plan = random.plan(trace);
     }
-    RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
+    RC_ASSERT(joined(verify_plan(trace, plan, kAmple)).empty());
     page = Bytes{1} << random.below(4);
   }
   RandomPlan random;

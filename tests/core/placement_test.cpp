@@ -11,24 +11,21 @@
 
 #include "core/plan_maker.h"
 #include "core/plan_random.h"
+#include "core/plan_words.h"
 #include "placement_random.h"
 
 namespace lms {
 namespace {
 
+using testing::joined;
+using testing::kAmple;
+
 using Addresses = std::vector<std::vector<Bytes>>;
 using AtStart = std::vector<std::pair<TraceBlockId, Bytes>>;
-constexpr Bytes kUnlimited = 1'000'000'000;
-
-std::string joined(const std::vector<std::string>& notes) {
-  std::string text;
-  for (const auto& line : notes) text += line + "\n";
-  return text;
-}
 
 /// Places in units (alignment 1) and expects the placement to hold.
 Placement placed(const Trace& trace, const Plan& plan, Bytes alignment = 1) {
-  EXPECT_EQ(joined(verify_plan(trace, plan, kUnlimited)), "");
+  EXPECT_EQ(joined(verify_plan(trace, plan, kAmple)), "");
   Placement placement = place(trace, plan, alignment, 0.05);
   EXPECT_EQ(joined(verify_placement(trace, plan, placement, alignment)), "");
   EXPECT_GE(placement.bytes, placement.lower_bound);
@@ -353,7 +350,7 @@ RC_GTEST_PROP(PlacementProperty, EveryPlacementOfRecomputingPlansHolds, (std::ui
   Trace trace = testing::random_trace({.operators = 8, .repeatable = 95, .writes = 5, .dies = 20});
   random.give_temporaries(trace);
   const Plan plan = PlanMaker(trace).make();
-  RC_PRE(verify_plan(trace, plan, kUnlimited).empty());
+  RC_PRE(verify_plan(trace, plan, kAmple).empty());
   const auto again =
       std::ranges::count(plan.directives, Action::kRematerialise, &Directive::action);
   const Bytes alignment = 1 << random.below(3);
@@ -369,7 +366,7 @@ RC_GTEST_PROP(PlacementProperty, EveryPlacementHolds, (std::uint64_t seed)) {
   const Trace trace = random.trace();
   RC_ASSERT(joined(trace.validate()).empty());
   const Plan plan = random.plan(trace);
-  RC_ASSERT(joined(verify_plan(trace, plan, kUnlimited)).empty());
+  RC_ASSERT(joined(verify_plan(trace, plan, kAmple)).empty());
   const Bytes alignment = 1 << random.below(4);
   const Placement placement = place(trace, plan, alignment, 0.001);
   RC_ASSERT(joined(verify_placement(trace, plan, placement, alignment)) == "");

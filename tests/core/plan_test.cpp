@@ -2,15 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include "core/plan_words.h"
+
 namespace lms {
 namespace {
 
-constexpr Action kKeep = Action::kKeep;
-constexpr Action kStartOut = Action::kStartOut;
-constexpr Action kFinishOut = Action::kFinishOut;
-constexpr Action kStartIn = Action::kStartIn;
-constexpr Action kDrop = Action::kDrop;
-constexpr Action kRematerialise = Action::kRematerialise;
+using testing::kDrop;
+using testing::kFinishOut;
+using testing::kKeep;
+using testing::kRematerialise;
+using testing::kStartIn;
+using testing::kStartOut;
 
 // w (10) from before the step.   live
 //   0 a  reads w, makes x (4)     14
@@ -114,8 +116,8 @@ TEST(VerifyPlan, BlocksFromBeforeTheStepHaveNoRecipe) {
 //   1 b  writes x                 14
 //   2 c  makes y (8); y dies      22
 //   3 d  reads x                  14
-struct Recipes {
-  Recipes() {
+struct Recomputed {
+  Recomputed() {
     TraceBuilder builder;
     w = builder.existing(10);
     builder.run("a", {w}, {}, 1, 2);
@@ -143,7 +145,7 @@ struct Recipes {
 };
 
 TEST(VerifyPlan, DroppedBlocksComeBackByTheirRecipes) {
-  Recipes recipes;
+  Recomputed recipes;
   EXPECT_EQ(verify_plan(recipes.trace, recipes.plan, 18), std::vector<std::string>{});
   recipes.expect_first(17, "during operator 2: 18 bytes on the device, the budget is 17");
   recipes.plan.directives.pop_back();
@@ -151,7 +153,7 @@ TEST(VerifyPlan, DroppedBlocksComeBackByTheirRecipes) {
 }
 
 TEST(VerifyPlan, RecipesNeedTheirWorkspaceAndOtherResults) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.trace.operators[0].workspace = 6;
   EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 20).empty());
   recipes.plan.directives[1].before = 4;
@@ -164,7 +166,7 @@ TEST(VerifyPlan, RecipesNeedTheirWorkspaceAndOtherResults) {
 }
 
 TEST(VerifyPlan, RecipesMustBeRepeatable) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.trace.operators[1].repeatable = false;
   recipes.expect_first(100,
                        "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) is not "
@@ -172,7 +174,7 @@ TEST(VerifyPlan, RecipesMustBeRepeatable) {
 }
 
 TEST(VerifyPlan, RecipesNeedTheirInputs) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.plan.directives = {
       {2, kDrop, 1}, {2, kStartOut, 0}, {2, kFinishOut, 0}, {3, kRematerialise, 1}};
   recipes.expect_first(100,
@@ -187,7 +189,7 @@ TEST(VerifyPlan, RecipesNeedTheirInputs) {
 }
 
 TEST(VerifyPlan, RecipesNeedTheContentsOfThen) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.trace.operators[2].writes = {recipes.w};
   recipes.expect_first(100,
                        "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) reads "
@@ -195,7 +197,7 @@ TEST(VerifyPlan, RecipesNeedTheContentsOfThen) {
 }
 
 TEST(VerifyPlan, RecipesWriteNothingElse) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.trace.operators[1].writes = {recipes.x, recipes.w};
   const auto notes = verify_plan(recipes.trace, recipes.plan, 100);
   ASSERT_EQ(notes.size(), 3U) << "and a's w has changed since, and so d reads an absent block";
@@ -205,7 +207,7 @@ TEST(VerifyPlan, RecipesWriteNothingElse) {
 }
 
 TEST(VerifyPlan, SparedBlocksAreLeftAloneByRecipes) {
-  Recipes recipes;  // b writes x and w, and d writes w again: no matter, if b spares w
+  Recomputed recipes;  // b writes x and w, and d writes w again: no matter, if b spares w
   TraceOperator& b = recipes.trace.operators[1];
   b.writes = {recipes.x, recipes.w};
   b.reads = {recipes.w};
@@ -221,12 +223,13 @@ TEST(VerifyPlan, SparedBlocksAreLeftAloneByRecipes) {
 }
 
 TEST(VerifyPlan, SparedWritesCannotBeRepeated) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.trace.operators[1].spared = {recipes.x};
   recipes.expect_first(100,
                        "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) spares it "
                        "when it runs again");
-  Recipes others;  // what has read w before it was written, though spared, has read something else
+  Recomputed
+      others;  // what has read w before it was written, though spared, has read something else
   others.trace.operators[2].writes = {others.w};
   others.trace.operators[2].spared = {others.w};
   others.expect_first(100,
@@ -239,7 +242,7 @@ TEST(VerifyPlan, SparedWritesCannotBeRepeated) {
 //   1 b  reads x, makes y (8); x dies
 //   2 c  makes z (16); z dies
 //   3 d  reads y
-struct Ghosts : Recipes {
+struct Ghosts : Recomputed {
   Ghosts() {
     TraceBuilder builder;
     w = builder.existing(10);
@@ -316,7 +319,7 @@ TEST(VerifyPlan, GhostsNeedARightRecipe) {
 }
 
 TEST(VerifyPlan, DroppedBlocksAreNotBelow) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.plan.directives = {{2, kDrop, 1}, {3, kStartIn, 1}};
   recipes.expect_first(100, "operator 3 (d): block 1 starts in, but is not absent");
   recipes.plan.directives = {{2, kStartOut, 1}, {2, kDrop, 1}};
@@ -330,7 +333,7 @@ TEST(VerifyPlan, DroppedBlocksAreNotBelow) {
 }
 
 TEST(VerifyPlan, UnmovableBlocksStay) {
-  Recipes recipes;
+  Recomputed recipes;
   recipes.trace.blocks[recipes.x].movable = false;
   recipes.expect_first(100, "operator 2 (c): block 1 is dropped, but is not movable");
   recipes.plan.directives = {{2, kStartOut, 1}};
@@ -341,8 +344,8 @@ TEST(VerifyPlan, UnmovableBlocksStay) {
 }
 
 // old (4) dies in a; b makes g (4), which is the next step's old.
-struct Carried {
-  Carried() {
+struct CarriedOver {
+  CarriedOver() {
     TraceBuilder builder;
     const auto old = builder.existing(4);
     builder.run("a", {old}, {}, 1);
@@ -355,7 +358,7 @@ struct Carried {
 };
 
 TEST(VerifyPlan, CarriedBlocksAreAsTheNextStepFindsThem) {
-  const Trace trace = Carried().trace;
+  const Trace trace = CarriedOver().trace;
   EXPECT_TRUE(verify_plan(trace, {}, 4).empty());
   Plan plan{.directives = {{2, kStartOut, 1}, {2, kFinishOut, 1}}};
   auto notes = verify_plan(trace, plan, 4);
@@ -373,7 +376,7 @@ TEST(VerifyPlan, CarriedBlocksAreAsTheNextStepFindsThem) {
 }
 
 TEST(VerifyPlan, BlocksThatDieLeaveNothingForTheNextStep) {
-  Trace trace = Carried().trace;
+  Trace trace = CarriedOver().trace;
   trace.blocks[0].carried_from = kNoBlock;
   const Plan plan{.directives = {{0, kStartIn, 0}}, .absent_at_start = {0}};
   const auto notes = verify_plan(trace, plan, 4);

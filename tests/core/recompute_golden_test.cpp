@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/plan_drops.h"
+#include "core/plan_words.h"
 #include "plan/placement.h"
 #include "plan/plan.h"
 #include "plan/timing.h"
@@ -16,12 +17,6 @@
 
 namespace lms::testing {
 namespace {
-
-std::string joined(const std::vector<std::string>& notes) {
-  std::string text;
-  for (const auto& line : notes) text += line + "\n";
-  return text;
-}
 
 class RecomputeGolden : public ::testing::TestWithParam<const char*> {
  protected:

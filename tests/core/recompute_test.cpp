@@ -9,22 +9,15 @@
 
 #include "base/error.h"
 #include "core/plan_random.h"
+#include "core/plan_words.h"
 #include "plan/recompute_unroll.h"
 #include "plan/search.h"
 
 namespace lms::testing {
 namespace {
 
-constexpr LinkModel kUnit{1, 1, 1, 0, 0, 0};
-constexpr Bytes kUnlimited = 1'000'000;
-
 SearchOptions recomputing(std::int64_t rounds) {
   return {.seconds = 60, .rounds = rounds, .recompute = true};
-}
-
-Bytes peak(const Trace& trace) {
-  const auto live = trace.live_bytes();
-  return std::ranges::max(live);
 }
 
 std::ptrdiff_t count(const Plan& plan, Action action) {
@@ -148,12 +141,12 @@ TEST(Recompute, ASearchGoesOnFromAPlan) {
   EXPECT_EQ(verify_plan(trace, less.plan, 60), std::vector<std::string>{});
 }
 
-RandomTraceOptions larger() {
+RandomTraceOptions larger_step() {
   return {.existing = 5, .operators = 20, .results = 2, .repeatable = 90, .writes = 6, .dies = 12};
 }
 
 RC_GTEST_PROP(RecomputeProperty, WhatIsWrittenOutIsWhatThePlanDoes, ()) {
-  const Trace trace = random_trace(larger());
+  const Trace trace = random_trace(larger_step());
   const StepModel model(trace);
   const Recipes recipes(trace);
   Unrolled unrolled(trace, model, recipes);
@@ -175,7 +168,7 @@ RC_GTEST_PROP(RecomputeProperty, WhatIsWrittenOutIsWhatThePlanDoes, ()) {
   }
   const Plan plan = unrolled.fold({});
   RC_ASSERT(unrolled.trace().validate() == std::vector<std::string>{});
-  RC_ASSERT(verify_plan(trace, plan, kUnlimited) == std::vector<std::string>{});
+  RC_ASSERT(verify_plan(trace, plan, kAmple) == std::vector<std::string>{});
   const PlanTiming timing = time_plan(trace, plan, kUnit);
   RC_ASSERT(timing.peak == std::max(peak(unrolled.trace()), timing.peak));
   RC_ASSERT(verify_plan(trace, plan, peak(unrolled.trace())) == std::vector<std::string>{});
@@ -186,7 +179,7 @@ RC_GTEST_PROP(RecomputeProperty, WhatIsWrittenOutIsWhatThePlanDoes, ()) {
 }
 
 RC_GTEST_PROP(RecomputeProperty, PlansAreProven, ()) {
-  const Trace trace = random_trace(larger());
+  const Trace trace = random_trace(larger_step());
   const LinkModel link{1, 2, 0.8, 0.125, 0.0625, 0.125};
   PlannedStep step;
   Bytes budget = upto(static_cast<int>(peak(trace)));

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/plan_unet.h"
+#include "core/plan_words.h"
 #include "plan/search.h"
 
 namespace lms::testing {
@@ -14,11 +15,6 @@ struct Result {
   double overhead = 0;
   PlanTiming timing;
 };
-
-Bytes peak(const Trace& trace) {
-  const auto live = trace.live_bytes();
-  return std::ranges::max(live);
-}
 
 Result planned(const Trace& trace, Bytes budget, const LinkModel& link, std::int64_t rounds) {
   const PlannedStep step = make_plan(trace, budget, link, {.seconds = 60, .rounds = rounds});

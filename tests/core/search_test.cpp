@@ -9,24 +9,12 @@
 
 #include "base/error.h"
 #include "core/plan_random.h"
+#include "core/plan_words.h"
 
 namespace lms::testing {
 namespace {
 
-constexpr LinkModel kUnit{1, 1, 1, 0, 0, 0};
-
 SearchOptions rounds(std::int64_t count) { return {.seconds = 60, .rounds = count}; }
-
-double computation(const Trace& trace) {
-  double ms = 0;
-  for (const TraceOperator& op : trace.operators) ms += op.ms;
-  return ms;
-}
-
-Bytes peak(const Trace& trace) {
-  const auto live = trace.live_bytes();
-  return std::ranges::max(live);
-}
 
 // x (4 bytes) idles while b computes for 20 ms; z needs its room.
 Trace idle_block() {
@@ -140,7 +128,7 @@ bool same(const Plan& a, const Plan& b) {
 }
 
 /// The least budget that make_plan takes, by bisection.
-Bytes floor_of(const Trace& trace) {
+Bytes least_planned(const Trace& trace) {
   Bytes low = 0;
   Bytes high = peak(trace);
   while (low < high) {
@@ -177,7 +165,7 @@ RandomTraceOptions larger() {
 
 RC_GTEST_PROP(SearchProperty, PlansAreProven, ()) {
   const Trace trace = random_trace(larger());
-  const Bytes floor = floor_of(trace);
+  const Bytes floor = least_planned(trace);
   const Bytes budget = floor + upto(static_cast<int>(peak(trace) - floor));
   const LinkModel link{1, 2, 0.8, 0.125, 0.0625, 0.125};
   const PlannedStep step = make_plan(trace, budget, link, rounds(30));
@@ -192,7 +180,7 @@ RC_GTEST_PROP(SearchProperty, PlansAreProven, ()) {
 
 RC_GTEST_PROP(SearchProperty, FloorIsWhatOperatorsNeed, ()) {
   Trace trace = random_trace(larger());
-  const Bytes floor = floor_of(trace);
+  const Bytes floor = least_planned(trace);
   RC_ASSERT(floor >= needed(trace));
   if (floor > 0) {
     try {
@@ -219,7 +207,7 @@ RC_GTEST_PROP(SearchProperty, FloorIsWhatOperatorsNeed, ()) {
       first.reads.push_back(id);
     }
   }
-  RC_ASSERT(floor_of(trace) == needed(trace));
+  RC_ASSERT(least_planned(trace) == needed(trace));
 }
 
 }  // namespace

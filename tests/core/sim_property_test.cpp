@@ -7,16 +7,15 @@
 
 #include <algorithm>
 
+#include "core/plan_random.h"
+#include "core/plan_words.h"
 #include "engine_fixture.h"
 #include "sim/replay.h"
 
 namespace lms::testing {
 namespace {
 
-/// Evenly, whatever size rapidcheck has reached.
-int upto(int most) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(0, most + 1)); }
-
-Trace random_trace() {
+Trace small_random_trace() {
   TraceBuilder builder;
   std::vector<TraceBlockId> alive;
   for (int i = upto(4); i > 0; --i) alive.push_back(builder.existing(1 + upto(9)));
@@ -55,14 +54,8 @@ Bytes floor_of(const Trace& trace) {
   return floor;
 }
 
-double computation(const Trace& trace) {
-  double ms = 0;
-  for (const TraceOperator& op : trace.operators) ms += op.ms;
-  return ms;
-}
-
 RC_GTEST_PROP(SimProperty, StepsThatFitNeverWait, ()) {
-  const Trace trace = random_trace();
+  const Trace trace = small_random_trace();
   const auto live = trace.live_bytes();
   const Bytes all = std::ranges::max(live);
   World world(all);
@@ -73,7 +66,7 @@ RC_GTEST_PROP(SimProperty, StepsThatFitNeverWait, ()) {
 }
 
 RC_GTEST_PROP(SimProperty, TightStepsPayForWhatTheyMove, ()) {
-  const Trace trace = random_trace();
+  const Trace trace = small_random_trace();
   const auto live = trace.live_bytes();
   const Bytes all = std::ranges::max(live);
   const Bytes limit = std::max<Bytes>(1, all * (60 + upto(40)) / 100);

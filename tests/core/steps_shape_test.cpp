@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "base/error.h"
+#include "core/plan_random.h"
 #include "steps_model.h"
 
 namespace lms::testing {
@@ -254,8 +255,6 @@ TEST(StepsShape, OnlyOfWhatIsInTheLog) {
 }
 
 // Random steps -----------------------------------------------------------------------------------
-
-int upto(int most) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(0, most + 1)); }
 
 /// A random step that can be run again and again, with blocks that live on into the next.
 class RandomStep {

@@ -7,14 +7,15 @@
 
 #include <cmath>
 
+#include "core/plan_words.h"
+
 namespace lms {
 namespace {
 
-constexpr LinkModel kUnit{1, 1, 1, 0, 0, 0};
-
-constexpr Action kStartOut = Action::kStartOut;
-constexpr Action kFinishOut = Action::kFinishOut;
-constexpr Action kStartIn = Action::kStartIn;
+using testing::kFinishOut;
+using testing::kStartIn;
+using testing::kStartOut;
+using testing::kUnit;
 
 // w (4 bytes) is there before the step; a reads it, d writes it.
 Trace four_operators() {

@@ -12,24 +12,11 @@
 #include "core/plan_machine.h"
 #include "core/plan_maker.h"
 #include "core/plan_random.h"
+#include "core/plan_words.h"
 #include "plan/timing.h"
 
 namespace lms::testing {
 namespace {
-
-constexpr Action kKeep = Action::kKeep;
-constexpr Action kStartOut = Action::kStartOut;
-constexpr Action kFinishOut = Action::kFinishOut;
-constexpr Action kStartIn = Action::kStartIn;
-constexpr Action kDrop = Action::kDrop;
-constexpr Action kRematerialise = Action::kRematerialise;
-constexpr Bytes kUnlimited = 1'000'000;
-
-std::string joined(const std::vector<std::string>& notes) {
-  std::string text;
-  for (const auto& line : notes) text += line + "\n";
-  return text;
-}
 
 std::string written(const Plan& plan) {
   std::string text;
@@ -78,7 +65,7 @@ struct Example {
 
 TEST(Unfold, RematerialisationsAreOperators) {
   const Example step;
-  ASSERT_EQ(joined(verify_plan(step.trace, step.plan, kUnlimited)), "");
+  ASSERT_EQ(joined(verify_plan(step.trace, step.plan, kAmple)), "");
   const Unfolded unfolded = unfold(step.trace, step.plan);
   const Trace& trace = unfolded.trace;
   EXPECT_EQ(joined(trace.validate()), "");
@@ -139,10 +126,10 @@ TEST(Unfold, WhatIsAwayWhenItIsDroppedIsDroppedEarlier) {
                           {4, kDrop, step.x}};
   const Unfolded unfolded = unfold(step.trace, step.plan);
   Plan plan{.directives = {{1, kKeep, step.w}, {3, kStartOut, step.y}, {3, kFinishOut, step.y}}};
-  EXPECT_EQ(joined(verify_plan(unfolded.trace, plan, kUnlimited)), "");
+  EXPECT_EQ(joined(verify_plan(unfolded.trace, plan, kAmple)), "");
   const Plan folded = fold(unfolded, plan);
   EXPECT_EQ(written(folded), "1:0:0 3:4:3 4:5:1 4:5:3 4:4:1 ");
-  EXPECT_EQ(joined(verify_plan(step.trace, folded, kUnlimited)), "");
+  EXPECT_EQ(joined(verify_plan(step.trace, folded, kAmple)), "");
 }
 
 TEST(Unfold, RefusesWhatCannotBe) {
@@ -163,7 +150,7 @@ TEST(Unfold, RefusesWhatCannotBe) {
   EXPECT_THROW(fold(unfolded, {.directives = {{1, kDrop, step.x}}}), Error);
 }
 
-Trace any_trace() {
+Trace any_unfoldable() {
   return random_trace({.operators = 8, .repeatable = 95, .writes = 5, .dies = 20});
 }
 
@@ -203,7 +190,7 @@ bool computes_again(const Plan& plan) {
 }
 
 RC_GTEST_PROP(UnfoldProperty, TheUnfoldedStepIsTheSame, ()) {
-  const Trace trace = any_trace();
+  const Trace trace = any_unfoldable();
   const Plan plan = PlanMaker(trace).make();
   RC_PRE(Machine::run(trace, plan).right);
   const Unfolded unfolded = unfold(trace, plan);
@@ -217,12 +204,12 @@ RC_GTEST_PROP(UnfoldProperty, TheUnfoldedStepIsTheSame, ()) {
 
 /// Something else is kept and swapped than what the first plan kept and swapped.
 RC_GTEST_PROP(UnfoldProperty, PlansFoldBack, ()) {
-  const Trace trace = any_trace();
+  const Trace trace = any_unfoldable();
   const Plan first = PlanMaker(trace).make();
   RC_PRE(Machine::run(trace, first).right);
   const Unfolded unfolded = unfold(trace, first);
   Plan plan = PlanMaker(unfolded.trace, false).make();
-  RC_PRE(verify_plan(unfolded.trace, plan, kUnlimited).empty());
+  RC_PRE(verify_plan(unfolded.trace, plan, kAmple).empty());
   const Plan folded = fold(unfolded, plan);
   RC_ASSERT(Machine::run(trace, folded).right);
   RC_CLASSIFY(computes_again(folded), "computes again");
@@ -240,8 +227,8 @@ RC_GTEST_PROP(UnfoldProperty, PlansFoldBack, ()) {
   // What is right on the unfolded step stays right, whatever it is.
   plan = spoiled(plan, unfolded.trace.operators.size(), unfolded.blocks.size());
   if (count(plan, kDrop) + count(plan, kRematerialise) > 0) return;
-  if (verify_plan(unfolded.trace, plan, kUnlimited).empty()) {
-    RC_ASSERT(joined(verify_plan(trace, fold(unfolded, plan), kUnlimited)) == "");
+  if (verify_plan(unfolded.trace, plan, kAmple).empty()) {
+    RC_ASSERT(joined(verify_plan(trace, fold(unfolded, plan), kAmple)) == "");
   }
 }
 

@@ -10,11 +10,8 @@ namespace lms::data {
 namespace {
 
 using fixtures::error_of;
+using fixtures::holds;
 using fixtures::TempFolder;
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 CocoFile parse(const std::string& json) {
   return parse_coco({reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}, "a.json");

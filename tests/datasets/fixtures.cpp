@@ -15,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 
@@ -195,6 +196,11 @@ void write_file(const std::string& path, const ByteVector& bytes) {
 
 void write_text(const std::string& path, std::string_view text) {
   write_file(path, ByteVector(text.begin(), text.end()));
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 Image gradient(std::int64_t width, std::int64_t height) {

@@ -31,6 +31,8 @@ class TempFolder {
 
 void write_file(const std::string& path, const ByteVector& bytes);
 void write_text(const std::string& path, std::string_view text);
+/// The whole file; "" if there is none.
+std::string read_text(const std::string& path);
 
 /// The message of the DataError that `call` throws; "" if it throws none.
 template <typename Call>
@@ -41,6 +43,10 @@ std::string error_of(const Call& call) {
     return error.what();
   }
   return "";
+}
+
+inline bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
 }
 
 /// Every pixel tells where it is: red by x, green by y, blue constant.

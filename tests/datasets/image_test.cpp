@@ -15,12 +15,9 @@ namespace {
 
 using fixtures::ByteVector;
 using fixtures::error_of;
+using fixtures::holds;
 using fixtures::TempFolder;
 using ::testing::Test;
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Array<std::uint16_t> indices(std::int64_t height, std::int64_t width, unsigned most) {
   Array<std::uint16_t> values{{height, width}, {}};

@@ -9,15 +9,12 @@ namespace {
 
 using fixtures::ByteVector;
 using fixtures::error_of;
+using fixtures::holds;
 using fixtures::nifti_bytes;
 using fixtures::NiftiOptions;
 
 const std::vector<double> kValues = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 const std::vector<float> kFloats = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(Nifti, EveryRealTypeOrderAndVersionIsRead) {
   for (const int datatype : {2, 4, 8, 16, 64, 256, 512, 768, 1024, 1280}) {

@@ -12,11 +12,8 @@ namespace lms::data {
 namespace {
 
 using fixtures::error_of;
+using fixtures::holds;
 using fixtures::TempFolder;
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Array<std::uint16_t> filled(std::int64_t height, std::int64_t width, std::uint16_t value) {
   return {{height, width},

@@ -15,13 +15,10 @@ namespace {
 
 using fixtures::error_of;
 using fixtures::gzip_bytes;
+using fixtures::holds;
 using fixtures::nifti_bytes;
 using fixtures::NiftiOptions;
 using fixtures::TempFolder;
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // x, y, z of the files; the foreground is a box in them.
 const std::vector<std::int64_t> kSides = {7, 6, 5};

@@ -10,9 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "datasets/image.h"
@@ -27,14 +25,10 @@ namespace {
 
 using data::Array;
 using data::Image;
+using data::fixtures::read_text;
 using testing::Folder;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
-
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// Starts lms-train; stdout and stderr go to OUT and OUT.err.
 pid_t start(const std::string& out, std::vector<std::string> arguments) {
@@ -63,8 +57,8 @@ class Program : public ::testing::Test {
  protected:
   int run(const std::vector<std::string>& arguments) {
     const int status = wait_for(start(folder_ / "stdout", arguments));
-    out_ = read(folder_ / "stdout");
-    err_ = read(folder_ / "stdout.err");
+    out_ = read_text(folder_ / "stdout");
+    err_ = read_text(folder_ / "stdout.err");
     return status;
   }
   /// A training run on the CPU with its report; what stays in the folder is small.
@@ -299,7 +293,7 @@ TEST_F(Program, AKillLosesAtMostTheStepInFlight) {
   const std::string out = folder_ / "killed";
   const pid_t child = start(folder_ / "stdout", small_run(out, {"steps=12"}));
   const auto rows = [&] {
-    const std::string text = read(out + "/steps.csv");
+    const std::string text = read_text(out + "/steps.csv");
     return std::count(text.begin(), text.end(), '\n') - 1;
   };
   while (rows() < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -319,12 +313,12 @@ TEST_F(Program, AKillLosesAtMostTheStepInFlight) {
 TEST_F(Program, ControlCSavesAndExitsWith130) {
   const std::string out = folder_ / "run";
   const pid_t child = start(folder_ / "stdout", small_run(out, {"steps=4000", "journal=0"}));
-  while (read(out + "/steps.csv").size() < 300) {
+  while (read_text(out + "/steps.csv").size() < 300) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   ::kill(child, SIGINT);
   EXPECT_EQ(wait_for(child), 130);
-  EXPECT_NE(read(folder_ / "stdout.err").find("saved"), std::string::npos);
+  EXPECT_NE(read_text(folder_ / "stdout.err").find("saved"), std::string::npos);
   EXPECT_EQ(run({"eval", "checkpoint=" + out, "device=cpu", "val_limit=2"}), 0);
   EXPECT_NE(out_.find("2 samples"), std::string::npos) << out_ << err_;
 }

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <numbers>
-#include <sstream>
 #include <string>
 
 #include "base/error.h"
+#include "tests/datasets/fixtures.h"
 #include "train/csv_file.h"
 #include "train/event_file.h"
 #include "train/progress.h"
@@ -22,6 +22,8 @@
 namespace lms::train {
 namespace {
 
+using data::fixtures::read_text;
+
 std::string temporary(const std::string& name) {
   return (std::filesystem::temp_directory_path() /
           ("lms-train-" + std::to_string(::getpid()) + "-" + name))
@@ -29,13 +31,6 @@ std::string temporary(const std::string& name) {
 }
 
 void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 template <typename Call>
 std::string complaint(Call call) {
@@ -209,7 +204,7 @@ TEST(EventFile, GoldenBytes) {
     events.flush();
   }
   // Lengths, field keys and values; the checksums are covered below, and TensorBoard reads them.
-  const std::string text = hex(read(path));
+  const std::string text = hex(read_text(path));
   const std::string version =
       "09000000000000f83f"
       "1a0d"
@@ -238,14 +233,14 @@ TEST(CsvFile, GoesOnAfterTheLastStepAndDropsTornLines) {
     CsvFile file(path, {"step", "loss"}, -1);
     for (int step = 1; step <= 4; ++step) file.row(step, {"0.5"});
   }
-  write(path, read(path) + "5,0.");
+  write(path, read_text(path) + "5,0.");
   {
     CsvFile file(path, {"step", "loss"}, 3);
     file.row(4, {"0.25"});
   }
-  EXPECT_EQ(read(path), "step,loss\n1,0.5\n2,0.5\n3,0.5\n4,0.25\n");
+  EXPECT_EQ(read_text(path), "step,loss\n1,0.5\n2,0.5\n3,0.5\n4,0.25\n");
   { const CsvFile file(path, {"step", "other"}, 3); }
-  EXPECT_EQ(read(path), "step,other\n");
+  EXPECT_EQ(read_text(path), "step,other\n");
   std::filesystem::remove(path);
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "tests/datasets/fixtures.h"
 #include "tests/train/toy.h"
 #include "train/csv_file.h"
 #include "train/journal.h"
@@ -18,6 +19,7 @@
 namespace lms::train {
 namespace {
 
+using data::fixtures::read_text;
 using testing::Folder;
 using testing::toy_parts;
 using testing::toy_settings;
@@ -36,11 +38,6 @@ std::vector<std::string> losses(const TrainResult& result) {
   std::vector<std::string> all;
   for (const StepRecord& record : result.records) all.push_back(hex_text(record.loss));
   return all;
-}
-
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// The first columns of the log: step, epoch, loss, its bits, rate.
@@ -70,7 +67,7 @@ TEST(Training, LearnsAndRepeatsItself) {
   other.seed = 2;
   EXPECT_NE(run(other).fingerprint, a.fingerprint);
   // 30 validations, the last at the end.
-  const std::string table = read(folder / "a/validation.csv");
+  const std::string table = read_text(folder / "a/validation.csv");
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 31);
 }
 
@@ -116,7 +113,7 @@ TEST_P(Resume, IsBitIdentical) {
     EXPECT_EQ(second.fingerprint, whole.fingerprint) << stop;
     EXPECT_EQ(second.best, whole.best);
     EXPECT_EQ(log_of(out + "/steps.csv"), log_of(folder / "whole/steps.csv"));
-    EXPECT_EQ(read(out + "/validation.csv"), read(folder / "whole/validation.csv"));
+    EXPECT_EQ(read_text(out + "/validation.csv"), read_text(folder / "whole/validation.csv"));
   }
 }
 
