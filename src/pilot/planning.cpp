@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/background.h"
 #include "pilot/pilot.h"
 #include "plan/placed_plan.h"
 
@@ -40,7 +41,10 @@ void Pilot::launch() {
   if (options_.in_foreground) {
     plan_in_background();
   } else {
-    planner_ = std::thread([this] { plan_in_background(); });
+    planner_ = std::thread([this] {
+      run_in_background();
+      plan_in_background();
+    });
   }
 }
 
