@@ -22,15 +22,15 @@ class BarPlot {
   Drawing run() {
     lay_out();
     double y = draw_key();
-    const double top = y;
     std::vector<double> tops;
     for (const Group& group : chart_.groups) {
       if (!group.name.empty()) y += kHead;
       tops.push_back(y);
       y += kPitch * static_cast<double>(group.bars.size()) + kBetween;
     }
-    draw_axis(top, y);
+    find_ticks();
     for (std::size_t i = 0; i < tops.size(); ++i) draw_group(chart_.groups[i], tops[i]);
+    draw_axis(y);
     return std::move(drawing_);
   }
 
@@ -46,7 +46,10 @@ class BarPlot {
         if (bar.value) texts = std::max(texts, text_width(bar.text, kSize));
         low = std::min(low, bar.value.value_or(0));
         high = std::max(high, bar.value.value_or(0));
-        for (const Stroke& stroke : bar.strokes) high = std::max(high, stroke.value);
+        for (const Stroke& stroke : bar.strokes) {
+          low = std::min(low, stroke.value);
+          high = std::max(high, stroke.value);
+        }
       }
     }
     if (chart_.most) high = std::min(high, *chart_.most);
@@ -84,27 +87,39 @@ class BarPlot {
     return y + 24;
   }
 
-  void draw_axis(double top, double bottom) {
-    const int most = std::max(2, static_cast<int>((x_.to - x_.from) / 70));
-    double last = -1e9;
-    for (const double tick : nice_ticks(x_.low, x_.high, most)) {
-      const double x = x_(tick);
+  /// As many as have room for their labels, but 0 and one more in any case.
+  void find_ticks() {
+    for (int most = 7; most >= 2; --most) {
+      ticks_ = nice_ticks(x_.low, x_.high, most);
+      std::vector<Span> spans;
+      for (const double tick : ticks_) {
+        spans.push_back({x_(tick), text_width(chart_.format(tick), kSmall)});
+      }
+      if (std::ranges::all_of(thinned(spans, 12), [](bool shown) { return shown; })) break;
+    }
+    if (ticks_.size() < 2) ticks_ = {0, x_.high};
+  }
+
+  void draw_axis(double bottom) {
+    for (const double tick : ticks_) {
       const std::string text = chart_.format(tick);
       const double half = text_width(text, kSmall) / 2;
-      drawing_.line(x, top, x, bottom, tick == 0 ? "axis s-axis" : "grid s-faint");
-      const double at = std::clamp(x, half, drawing_.width() - half);
-      if (at - half < last + 8) continue;
-      drawing_.text(at, bottom + 14, text, "ticks", kSmall, Anchor::kMiddle);
-      last = at + half;
+      const double x = std::clamp(x_(tick), half, drawing_.width() - half);
+      drawing_.text(x, bottom + 10, text, "ticks", kSmall, Anchor::kMiddle);
     }
     const std::string title = shorten(chart_.title, kSmall, drawing_.width());
-    drawing_.text(0, bottom + 31, title, "ticks", kSmall);
-    drawing_.set_height(bottom + 37);
+    drawing_.text(0, bottom + 28, title, "ticks", kSmall);
+    drawing_.set_height(bottom + 34);
   }
 
   void draw_group(const Group& group, double top) {
     if (!group.name.empty()) {
       drawing_.text(0, top - 6, shorten(group.name, kSize, drawing_.width()), "strong", kSize);
+    }
+    const double bottom = top + kPitch * static_cast<double>(group.bars.size()) - 3;
+    for (const double tick : ticks_) {
+      const double x = x_(tick);
+      drawing_.line(x, top - 3, x, bottom, tick == 0 ? "axis s-axis" : "grid s-faint");
     }
     double y = top;
     for (const Bar& bar : group.bars) {
@@ -117,8 +132,9 @@ class BarPlot {
     const double middle = y + kBar / 2;
     drawing_.text(0, middle + 4, shorten(bar.name, kSize, left_ - 8), "words", kSize);
     if (!bar.value) {
-      const std::string text = shorten(bar.text, kSmall, drawing_.width() - left_ - 6);
-      drawing_.text(left_ + 6, middle + 4, text, "ticks", kSmall);
+      const double from = std::max(left_, x_(0)) + 6;
+      const std::string text = shorten(bar.text, kSmall, drawing_.width() - from);
+      drawing_.text(from, middle + 4, text, "ticks", kSmall);
       return;
     }
     const bool cut = *bar.value > x_.high * (1 + 1e-9);
@@ -138,8 +154,9 @@ class BarPlot {
     }
     double right = std::max(end, zero);
     for (const Stroke& stroke : bar.strokes) {
-      const double x = x_(std::min(stroke.value, x_.high));
-      drawing_.line(x, y - 2, x, y + kBar + 2, "mark s-card stroke-back");
+      if (stroke.value > x_.high * (1 + 1e-9)) continue;
+      const double x = x_(stroke.value);
+      drawing_.line(x, y - 2, x, y + kBar + 2, "halo s-card");
       drawing_.line(x, y - 2, x, y + kBar + 2, "mark s-" + stroke.token);
       right = std::max(right, x);
     }
@@ -153,6 +170,7 @@ class BarPlot {
   Drawing drawing_;
   double left_ = 0;
   Scale x_;
+  std::vector<double> ticks_;
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ struct Curve {
   std::string name;
   std::string token;
   Shape shape = Shape::kCircle;
-  bool dashed = false;
+  bool dashed = false;  ///< a limit rather than a measurement: without points
   std::vector<Point> points;
 };
 
@@ -51,7 +51,8 @@ struct LineChart {
   std::string y_title;
   Format x_format;
   Format y_format;
-  double y_least_top = 0;  ///< the axis from 0 reaches at least so high
+  std::optional<double> y_top;  ///< where the axis from 0 ends; else as the points ask for
+  bool whole = false;           ///< x has no fractions
   std::vector<Curve> curves;
   std::vector<Border> borders;
   std::vector<Remark> remarks;

@@ -12,6 +12,7 @@ namespace lms::report {
 namespace {
 
 constexpr std::size_t kMostGroups = 6;
+constexpr std::size_t kMostSteps = 6;  ///< timelines beside the first
 
 /// Of ticks. Knows no runs, as it outlives them.
 Format size_format(const Panel& panel) {
@@ -56,6 +57,34 @@ Figure figure(std::string id, std::string title, std::string says, std::string d
 Curve empty_curve(const std::string& method) {
   const Look look = look_of(method);
   return {look.name, look.token, look.shape, false, {}};
+}
+
+/// Lines need two sizes; of one, bars say the same.
+Figure lines_or_bars(std::string id, std::string title, std::string says, std::string description,
+                     LineChart chart) {
+  std::set<double> sizes;
+  for (const Curve& curve : chart.curves) {
+    for (const Point& point : curve.points) sizes.insert(point.x);
+  }
+  if (sizes.size() != 1) {
+    return figure(std::move(id), std::move(title), std::move(says), std::move(description),
+                  std::move(chart));
+  }
+  BarChart bars;
+  bars.title = chart.y_title;
+  bars.format = chart.y_format;
+  bars.most = chart.y_top;
+  const double size = *sizes.begin();
+  Group group{(chart.whole ? "batch " : "") + chart.x_format(size), {}};
+  for (const Curve& curve : chart.curves) {
+    for (const Point& point : curve.points) {
+      group.bars.push_back(
+          {curve.name, point.y, chart.y_format(point.y), curve.token, false, {}, point.tip});
+    }
+  }
+  bars.groups.push_back(std::move(group));
+  return figure(std::move(id), std::move(title), std::move(says), std::move(description),
+                std::move(bars));
 }
 
 /// 1×, 2×, 4×… up to the largest size.
@@ -111,7 +140,9 @@ std::string rate_says(const Panel& panel) {
     if (run->method == "lms" && run->ok() && panel.rate_change(*run)) last = run;
   }
   if (last != nullptr) {
-    text += " Its rate there is " + format_change(*panel.rate_change(*last)) + ".";
+    const double change = *panel.rate_change(*last);
+    text += " Its rate there is " + format_share(std::fabs(change)) +
+            (change < 0 ? " below" : " above") + " the last in memory.";
   }
   return text;
 }
@@ -122,6 +153,7 @@ void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& pan
   chart.x_title = x_title(panel);
   chart.y_title = per_second(panel);
   chart.x_format = size_format(panel);
+  chart.whole = !panel.over_side;
   chart.y_format = format_number;
   std::size_t points = 0;
   for (const std::string& method : panel.methods()) {
@@ -149,7 +181,7 @@ void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& pan
     description += curve.name + ": " + panel.name(curve.points.front().x) + " to " +
                    panel.name(curve.points.back().x) + ". ";
   }
-  figures.push_back(figure(
+  figures.push_back(lines_or_bars(
       id + "-rate", "Data rate over " + std::string(panel.over_side ? "resolution" : "batch"),
       rate_says(panel), description, std::move(chart)));
   figures.back().whole_row = true;
@@ -234,10 +266,10 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
   }
   if (sizes.empty()) return;
   BarChart chart;
-  chart.title = "time per sample over that of the last run in memory";
+  chart.title = "time per sample over that in memory";
   chart.format = format_change;
   double ours = 0.1;
-  double others = 0;
+  std::vector<double> others;
   std::string description = "Bars, by size and method: ";
   for (const double size : selected(sizes)) {
     Group group;
@@ -260,8 +292,11 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
       if (bound) bar.tip += "; bound " + format_change(*bound);
       if (predicted) bar.tip += "; predicted " + format_change(*predicted);
       if (bar.value) {
-        double& most = run->method.starts_with("lms") ? ours : others;
-        most = std::max(most, *bar.value);
+        if (run->method.starts_with("lms")) {
+          ours = std::max(ours, *bar.value);
+        } else {
+          others.push_back(*bar.value);
+        }
       }
       description += group.name + ", " + bar.name + " " + bar.text + ". ";
       group.bars.push_back(std::move(bar));
@@ -282,7 +317,17 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
     }
     chart.groups.push_back(std::move(group));
   }
-  if (others > 2.5 * ours) chart.most = 1.6 * ours;
+  // What is dearer by far would leave no room to see the rest.
+  double kept = ours;
+  bool beyond = false;
+  for (const double other : others) {
+    if (other > 4 * ours) {
+      beyond = true;
+    } else {
+      kept = std::max(kept, other);
+    }
+  }
+  if (beyond) chart.most = 1.3 * kept;
   std::string says = "Against the last run in memory";
   if (panel.reference != nullptr) {
     says += ", " + panel.reference->size() +
@@ -306,13 +351,14 @@ const Record* largest_with(const Panel& panel, const Has& has) {
 
 void add_traffic(std::vector<Figure>& figures, const Study& study, const Panel& panel,
                  const std::string& id) {
+  const double memory = panel.maximum("plain") ? panel.maximum("plain")->value : 0;
   std::map<double, const Record*> by_size;
   std::set<double> sizes;
   for (const Record* run : panel.runs) {
     const auto x = panel.x(*run);
     if (run->method != "lms" || !run->ok() || !x) continue;
     const double moved = run->bytes_to_host.value_or(0) + run->bytes_to_device.value_or(0);
-    if (moved <= 0) continue;
+    if (moved <= 0 || *x <= memory) continue;
     by_size[*x] = run;
     sizes.insert(*x);
   }
@@ -369,8 +415,9 @@ void add_use(std::vector<Figure>& figures, const Study& study, const Panel& pane
   chart.x_title = x_title(panel);
   chart.y_title = "% of what the link, or the time of the step, allows";
   chart.x_format = size_format(panel);
+  chart.whole = !panel.over_side;
   chart.y_format = format_share;
-  chart.y_least_top = 0.96;
+  chart.y_top = 1;
   Curve curves[] = {{"GPU busy", "kernel", Shape::kCircle, false, {}},
                     {"link to host", "out", Shape::kUp, false, {}},
                     {"link to device", "in", Shape::kDown, false, {}}};
@@ -408,7 +455,7 @@ void add_use(std::vector<Figure>& figures, const Study& study, const Panel& pane
   chart.second = multiples(panel);
   if (!chart.second.empty()) chart.second_title = "times the in-memory maximum";
   figures.push_back(
-      figure(id + "-use", "How busy link and GPU are", says, description, std::move(chart)));
+      lines_or_bars(id + "-use", "How busy link and GPU are", says, description, std::move(chart)));
 }
 
 void add_memory(std::vector<Figure>& figures, const Panel& panel, const std::string& id) {
@@ -417,6 +464,7 @@ void add_memory(std::vector<Figure>& figures, const Panel& panel, const std::str
   chart.x_title = x_title(panel);
   chart.y_title = "GiB";
   chart.x_format = size_format(panel);
+  chart.whole = !panel.over_side;
   chart.y_format = format_number;
   Curve host{"host", "in", Shape::kUp, false, {}};
   Curve device{"device", "lms", Shape::kCircle, false, {}};
@@ -455,8 +503,8 @@ void add_memory(std::vector<Figure>& figures, const Panel& panel, const std::str
                             {{low, cap, "cap: " + format_memory(*panel.cap)},
                              {high, cap, "cap: " + format_memory(*panel.cap)}}});
   }
-  figures.push_back(
-      figure(id + "-memory", "Memory held at most", says + ".", description, std::move(chart)));
+  figures.push_back(lines_or_bars(id + "-memory", "Memory held at most", says + ".", description,
+                                  std::move(chart)));
 }
 
 /// Kernels, copies, and a table of the gaps.
@@ -501,13 +549,13 @@ void add_timelines(std::vector<Figure>& figures, const Panel& panel, const std::
   const Record* best = largest_with(panel, has);
   if (best == nullptr) return;
   figures.push_back(timeline_figure(panel, *best, id + "-step"));
-  std::size_t next = 2;
-  for (const auto* runs : {&panel.linked, &panel.runs}) {
-    for (const Record* run : *runs) {
-      if (run == best || !run->ok() || !run->timeline) continue;
-      figures.push_back(timeline_figure(panel, *run, id + "-step-" + std::to_string(next++)));
-      figures.back().folded = true;
-    }
+  std::vector<const Record*> others = panel.linked;
+  others.insert(others.end(), panel.runs.rbegin(), panel.runs.rend());
+  std::erase_if(others, [&](const Record* run) { return run == best || !run->ok() || !has(*run); });
+  if (others.size() > kMostSteps) others.resize(kMostSteps);
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    figures.push_back(timeline_figure(panel, *others[i], id + "-step-" + std::to_string(i + 2)));
+    figures.back().folded = true;
   }
 }
 

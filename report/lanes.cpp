@@ -108,7 +108,7 @@ Drawing draw(const Timeline& timeline, double width) {
         std::string tip = "gap " + std::to_string(i + 1) + ": " + format_seconds(gap.length) +
                           " idle at " + format_seconds(gap.at);
         if (!gap.before.empty()) tip += ", before " + gap.before;
-        drawing.rect(from, y, std::max(to - from, 0.5), kLane, "f-gap", tip);
+        drawing.rect(from, y, std::max(to - from, 0.5), kLane, "idle f-gap", tip);
       }
     }
     const std::string data = boxes(*lane.intervals, x, y);

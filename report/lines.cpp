@@ -40,12 +40,21 @@ Scale x_scale(const LineChart& chart, double from, double to) {
 }
 
 double highest(const LineChart& chart) {
-  double high = chart.y_least_top;
+  double high = 0;
   for (const Curve& curve : chart.curves) {
     for (const Point& point : curve.points) high = std::max(high, point.y);
   }
   for (const Remark& remark : chart.remarks) high = std::max(high, remark.y);
   return high > 0 ? high : 1;
+}
+
+/// What stands for the curve beside its name.
+void draw_sign(Drawing& drawing, const Curve& curve, double x, double y) {
+  if (curve.dashed) {
+    drawing.line(x - 6, y, x + 5, y, "curve dashed s-" + curve.token);
+  } else {
+    drawing.marker(curve.shape, x, y, kDot, "f-" + curve.token);
+  }
 }
 
 /// Names in rows above the chart, for where there is no room beside the lines; returns the height.
@@ -59,7 +68,7 @@ double draw_key(Drawing& drawing, const LineChart& chart, double top) {
       x = 0;
       y += kRow;
     }
-    drawing.marker(curve.shape, x + 6, y + 8, kDot, "f-" + curve.token);
+    draw_sign(drawing, curve, x + 6, y + 8);
     drawing.text(x + 16, y + 12, name, "words", kSize);
     x += width;
   }
@@ -75,7 +84,10 @@ class LinePlot {
     draw_grid();
     draw_x();
     draw_borders();
-    for (const Curve& curve : chart_.curves) draw_curve(curve);
+    // The first is the one that others are compared with, and must be seen where they meet.
+    for (auto curve = chart_.curves.rbegin(); curve != chart_.curves.rend(); ++curve) {
+      draw_curve(*curve);
+    }
     draw_names();
     draw_remarks();
     for (const Curve& curve : chart_.curves) {
@@ -94,11 +106,11 @@ class LinePlot {
     double top = 0;
     if (!named_ && !chart_.curves.empty()) top += draw_key(drawing_, chart_, top);
     drawing_.text(0, top + 11, chart_.y_title, "ticks", kSmall);
-    top += kRow + 4;
+    top += kRow + 8;
 
-    const double most = highest(chart_);
     const int count = narrow ? 5 : 6;
-    y_.high = nice_end(0, most * 1.04, count);
+    y_.high = chart_.y_top ? std::max(*chart_.y_top, highest(chart_))
+                           : nice_end(0, highest(chart_) * 1.04, count);
     ticks_ = nice_ticks(0, y_.high, count);
     left_ = 0;
     for (const double tick : ticks_) {
@@ -148,6 +160,7 @@ class LinePlot {
     // As many as have room.
     for (; most >= 2; --most) {
       ticks = nice_ticks(x_.low, x_.high, most);
+      if (chart_.whole) std::erase_if(ticks, [](double tick) { return tick != std::round(tick); });
       std::vector<Span> spans;
       for (const double tick : ticks) {
         spans.push_back({x_(tick), text_width(chart_.x_format(tick), kSmall)});
@@ -205,6 +218,7 @@ class LinePlot {
     }
     const std::string classes = (curve.dashed ? "curve dashed s-" : "curve s-") + curve.token;
     if (curve.points.size() > 1) drawing_.path(data, classes);
+    if (curve.dashed) return;
     for (const Point& point : curve.points) {
       drawing_.marker(curve.shape, x_(point.x), y_(point.y), kDot, "ring f-" + curve.token);
     }
@@ -225,7 +239,7 @@ class LinePlot {
     const double x = x_.to + 10;
     for (std::size_t i = 0; i < curves.size(); ++i) {
       const double y = (*centres)[i];
-      drawing_.marker(curves[i]->shape, x + 4, y, kDot, "f-" + curves[i]->token);
+      draw_sign(drawing_, *curves[i], x + 4, y);
       drawing_.text(x + 13, y + 4, shorten(curves[i]->name, kSize, drawing_.width() - x - 13),
                     "words", kSize);
     }

@@ -79,7 +79,7 @@ void load_text(std::string_view text, const std::string& file, bool named, Input
   };
   try {
     const Json json = Json::parse(text, shallow);
-    if (json.is_array() && !json.empty() && json[0].is_object()) {
+    if (json.is_array() && !json.empty() && json[0].is_object() && json[0].contains("schema")) {
       for (const Json& each : json) take(each, file, named, input);
     } else {
       take(json, file, named, input);

@@ -1,5 +1,6 @@
 // The figures that belong to no single panel.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 
@@ -85,7 +86,7 @@ void add_steps(std::vector<Figure>& figures, const std::vector<StepRecord>& step
     Group group{name, {}};
     for (const StepRecord* step : list) {
       Bar bar;
-      bar.name = format_factor(*step->ratio);
+      bar.name = format_number(std::round(*step->ratio * 100) / 100) + "×";
       bar.token = look_of(method).token;
       bar.value = step->overhead;
       bar.text = format_change(*step->overhead);
@@ -106,7 +107,7 @@ void add_steps(std::vector<Figure>& figures, const std::vector<StepRecord>& step
     chart.groups.push_back(std::move(group));
   }
   if (chart.groups.empty()) return;
-  std::string says = "By how often the limit goes into the peak in memory.";
+  std::string says = "Rows: the peak in memory over the limit.";
   if (count > 0) {
     says += " " + std::to_string(count - beyond) + " of " + std::to_string(count) +
             " runs are within 5 points of what no plan could beat.";
@@ -174,6 +175,7 @@ std::vector<Figure> bound_figures(const std::vector<StepRecord>& steps) {
   std::vector<Figure> figures;
   add_steps(figures, steps, "lms");
   add_steps(figures, steps, "lms-swap");
+  if (!figures.empty()) figures.front().whole_row = true;
   return figures;
 }
 

@@ -28,35 +28,60 @@ class Ids {
   std::set<std::string> taken_;
 };
 
-std::string figure_html(const Figure& figure, Ids& ids) {
+std::string figure_html(const Figure& figure, bool whole, Ids& ids) {
   const std::string id = ids.unique(figure.id);
   std::string html = "<figure class=\"card";
-  html += figure.whole_row ? " whole\" id=\"" : "\" id=\"";
+  html += whole ? " whole\" id=\"" : "\" id=\"";
   html += id + "\"><figcaption><h4>" + escape(figure.title) + "</h4>";
   if (!figure.says.empty()) html += "<p>" + escape(figure.says) + "</p>";
   html += "</figcaption>\n";
-  const std::string rank = figure.whole_row ? "whole-row" : "half";
-  html += embedded(figure.draw(figure.whole_row ? kWhole : kHalf), id + "-w", rank + " wide",
-                   figure.title, figure.description);
+  const std::string rank = whole ? "whole-row" : "half";
+  html += embedded(figure.draw(whole ? kWhole : kHalf), id + "-w", rank + " wide", figure.title,
+                   figure.description);
   html +=
       embedded(figure.draw(kPhone), id + "-n", rank + " narrow", figure.title, figure.description);
   return html + figure.below + "</figure>\n";
 }
 
+/// Two columns of about the same height; one alone gets the whole row.
+std::string halves_html(const std::vector<const Figure*>& figures, Ids& ids) {
+  if (figures.empty()) return {};
+  if (figures.size() == 1) return figure_html(*figures.front(), true, ids);
+  std::string columns[2];
+  double heights[2] = {0, 0};
+  for (const Figure* figure : figures) {
+    const int column = heights[1] < heights[0] ? 1 : 0;
+    columns[column] += figure_html(*figure, false, ids);
+    heights[column] += figure->draw(kHalf).height() + 110;
+  }
+  return "<div class=\"column\">" + columns[0] + "</div><div class=\"column\">" + columns[1] +
+         "</div>";
+}
+
+std::string rows_html(const std::vector<const Figure*>& figures, Ids& ids) {
+  std::string html;
+  std::vector<const Figure*> halves;
+  for (const Figure* figure : figures) {
+    if (!figure->whole_row) {
+      halves.push_back(figure);
+      continue;
+    }
+    html += halves_html(halves, ids) + figure_html(*figure, true, ids);
+    halves.clear();
+  }
+  return "<div class=\"figures\">" + html + halves_html(halves, ids) + "</div>\n";
+}
+
 /// Folded ones come last, behind one summary.
 std::string figures_html(const std::vector<Figure>& figures, Ids& ids) {
-  std::string shown;
-  std::string folded;
-  std::size_t count = 0;
-  for (const Figure& figure : figures) {
-    (figure.folded ? folded : shown) += figure_html(figure, ids);
-    count += figure.folded ? 1 : 0;
-  }
-  std::string html = "<div class=\"figures\">" + shown + "</div>\n";
-  if (count > 0) {
+  std::vector<const Figure*> shown;
+  std::vector<const Figure*> folded;
+  for (const Figure& figure : figures) (figure.folded ? folded : shown).push_back(&figure);
+  std::string html = rows_html(shown, ids);
+  if (!folded.empty()) {
     html += "<details><summary>" +
-            (count == 1 ? "One more step" : std::to_string(count) + " more steps") +
-            "</summary><div class=\"figures\">" + folded + "</div></details>\n";
+            (folded.size() == 1 ? "One more step" : std::to_string(folded.size()) + " more steps") +
+            "</summary>" + rows_html(folded, ids) + "</details>\n";
   }
   return html;
 }
@@ -69,23 +94,23 @@ std::string measured(const Verdict& verdict) {
 
 std::string what_of(const Verdict& verdict) {
   const Goal& goal = *verdict.goal;
-  const std::string at = verdict.at ? "at " + format_factor(*verdict.at) : "";
+  const std::string at = verdict.at ? " at " + format_factor(*verdict.at) : "";
   switch (goal.measure) {
     case Goal::Measure::kFactor:
-      return (verdict.panel != nullptr && grown(*verdict.panel) != "batch"
-                  ? "the " + grown(*verdict.panel) + " that fit in memory"
-                  : "the batch that fits in memory");
+      if (goal.over == "batch") return "the batch that fits in memory";
+      return "the " + (verdict.panel != nullptr ? grown(*verdict.panel) : "pixels") +
+             " that fit in memory";
     case Goal::Measure::kRate:
-      return "data rate " + at;
+      return "data rate" + at;
     case Goal::Measure::kOverhead:
-      return "time per sample " + at;
+      return "time per sample" + at;
   }
   return {};
 }
 
 std::string aim(const Goal& goal, double value) {
-  if (goal.measure == Goal::Measure::kFactor) return "≥ " + format_factor(value);
-  return (goal.measure == Goal::Measure::kRate ? "≥ " : "≤ ") + format_change(value);
+  if (goal.measure == Goal::Measure::kFactor) return "≥\u00a0" + format_factor(value);
+  return (goal.measure == Goal::Measure::kRate ? "≥\u00a0" : "≤\u00a0") + format_change(value);
 }
 
 std::string published_of(const Goal& goal) {
@@ -96,15 +121,23 @@ std::string published_of(const Goal& goal) {
   return text;
 }
 
+std::string chip(Verdict::State state) {
+  if (state == Verdict::State::kReached) return "<span class=\"state good\">✓ reached</span>";
+  if (state == Verdict::State::kMissed) return "<span class=\"state bad\">✗ not reached</span>";
+  return {};
+}
+
 std::string goal_html(const Verdict& verdict) {
-  using State = Verdict::State;
   const Goal& goal = *verdict.goal;
   std::string html = "<div class=\"goal\">";
   if (verdict.value) {
-    html += "<div class=\"big\">" + escape(measured(verdict)) + "</div><div class=\"what\">" +
-            escape(what_of(verdict));
-    if (!verdict.size.empty())
-      html += " <span class=\"soft\">(" + escape(verdict.size) + ")</span>";
+    html += "<div class=\"row\"><div class=\"big\">" + escape(measured(verdict)) + "</div>" +
+            chip(verdict.state) + "</div><div class=\"what\">" + escape(what_of(verdict));
+    std::string where = verdict.size;
+    if (verdict.panel->cap) {
+      where += (where.empty() ? "cap " : ", cap ") + format_memory(*verdict.panel->cap);
+    }
+    if (!where.empty()) html += " <span class=\"soft\">(" + escape(where) + ")</span>";
     html += "</div>";
   } else {
     html += "<div class=\"big soft\">–</div><div class=\"what\">" + escape(what_of(verdict)) +
@@ -115,8 +148,6 @@ std::string goal_html(const Verdict& verdict) {
     html += std::string(goal.published_least ? " · " : "") + "to reach " +
             escape(aim(goal, *goal.target));
   }
-  if (verdict.state == State::kReached) html += " · <span class=\"state good\">✓ reached</span>";
-  if (verdict.state == State::kMissed) html += " · <span class=\"state bad\">✗ not reached</span>";
   return html + "</div></div>";
 }
 
@@ -279,8 +310,9 @@ std::string page(const Input& input, std::string_view title) {
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
       "<link rel=\"icon\" href=\"data:,\">\n<title>" +
       escape(title) + "</title>\n<style>" + page_style() + "</style></head><body>\n" +
-      "<div class=\"top\"><div><h1>" + escape(title) + "</h1><p>" + escape(origin(input)) +
-      "</p></div><button class=\"theme\" type=\"button\" hidden>Dark</button></div>\n";
+      "<header class=\"top\"><div><h1>" + escape(title) +
+      "</h1><button class=\"theme\" type=\"button\" hidden>Dark</button></div><p>" +
+      escape(origin(input)) + "</p></header>\n";
 
   html += "<nav aria-label=\"Sections\"><ul>";
   for (std::size_t i = 0; i < studies.size(); ++i) {

@@ -19,7 +19,9 @@ constexpr std::string_view kRules = R"(
 .ring{stroke:var(--card);stroke-width:1.5}
 .hollow{fill:var(--card);stroke-width:1.75}
 .faded{fill-opacity:.16}
-.mark{stroke-width:2.5}
+.mark{stroke-width:2}
+.halo{stroke-width:5}
+.idle{fill-opacity:.45}
 .hit{fill:transparent}
 .track{fill:var(--track)}
 )";

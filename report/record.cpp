@@ -64,6 +64,20 @@ class Fields {
     }
     return values;
   }
+  /// JSON has no word for what is not finite: null stands for it.
+  [[nodiscard]] std::vector<double> losses() const {
+    std::vector<double> values;
+    const Json* list = find("losses");
+    if (list == nullptr) return values;
+    for (const Json& value : *list) {
+      if (!value.is_null() && !value.is_number()) {
+        wrong("losses", "a list of numbers");
+        return {};
+      }
+      values.push_back(value.is_null() ? NAN : value.get<double>());
+    }
+    return values;
+  }
   /// An object's fields; none, without complaint, where there is no such field.
   [[nodiscard]] std::optional<Fields> object(const char* name) const {
     const Json* value = find(name);
@@ -231,7 +245,7 @@ std::optional<Record> read_record(const Json& json, const std::string& file,
   record.cap = fields.size("cap");
   record.limit = fields.size("limit");
   record.steps = fields.numbers("steps");
-  record.losses = fields.numbers("losses");
+  record.losses = fields.losses();
   record.weights = fields.text("weights");
   if (const auto samples = fields.object("samples")) {
     record.unit = samples->text("unit");

@@ -12,7 +12,7 @@ namespace {
 double step_of(double range, int most) {
   const double raw = range / std::max(most - 1, 1);
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
+  for (const double factor : {1.0, 2.0, 5.0}) {
     if (factor * power >= raw * (1 - 1e-9)) return factor * power;
   }
   return 10 * power;

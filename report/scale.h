@@ -17,7 +17,7 @@ struct Scale {
   }
 };
 
-/// Multiples of 1, 2, 2.5 or 5 times a power of ten within [low, high], `most` at most (but at
+/// Multiples of 1, 2 or 5 times a power of ten within [low, high], `most` at most (but at
 /// least two where two fit). Empty for an empty or infinite range.
 std::vector<double> nice_ticks(double low, double high, int most);
 

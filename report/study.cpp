@@ -20,8 +20,8 @@ bool older(const std::string& method, const std::string& other) {
 
 /// Whether sides or batch vary more: by the name of the series, else by the runs.
 bool varies_by_side(const std::string& series, const std::vector<const Record*>& runs) {
-  if (series == "resolution") return true;
-  if (series == "batch") return false;
+  if (series.starts_with("resolution")) return true;
+  if (series.starts_with("batch")) return false;
   std::set<double> sides;
   std::set<double> batches;
   for (const Record* run : runs) {
@@ -204,7 +204,7 @@ std::string Panel::name(const Record& run) const {
 }
 
 std::string Panel::name(double x) const {
-  if (!over_side) return "batch " + coordinate(x);
+  if (!over_side) return "batch\u00a0" + coordinate(x);
   return coordinate(std::round(x)) + (dimensions == 3 ? "³" : "²");
 }
 
@@ -253,7 +253,7 @@ std::string Panel::title() const {
     }
   }
   std::string text = over_side ? "Resolution" : "Batch";
-  if (series != "resolution" && series != "batch" && !series.empty()) {
+  if (!series.starts_with("resolution") && !series.starts_with("batch") && !series.empty()) {
     text = series;
     text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   }
@@ -296,7 +296,9 @@ std::vector<Study> studies_of(const Input& input) {
     }
     std::ranges::stable_sort(study.panels, [](const Panel& a, const Panel& b) {
       const auto rank = [](const Panel& panel) {
-        return panel.series == "resolution" ? 0 : panel.series == "batch" ? 1 : 2;
+        return panel.series.starts_with("resolution") ? 0
+               : panel.series.starts_with("batch")    ? 1
+                                                      : 2;
       };
       return std::tuple(rank(a), a.series, a.cap.value_or(0)) <
              std::tuple(rank(b), b.series, b.cap.value_or(0));

@@ -21,7 +21,8 @@ code{font:.85em/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflo
 .good{color:var(--good)}
 .bad{color:var(--bad)}
 .none{color:var(--soft)}
-.top{padding-top:2.25rem;display:flex;gap:1rem;align-items:flex-start;justify-content:space-between}
+.top{padding-top:2.25rem}
+.top div{display:flex;gap:1rem;align-items:flex-start;justify-content:space-between}
 .top p{color:var(--soft);margin:.5rem 0 0;font-size:.95rem}
 .theme{flex:none;font:inherit;font-size:.85rem;color:var(--ink);background:var(--card);cursor:pointer;
 border:1px solid var(--axis);border-radius:999px;padding:.35rem .85rem}
@@ -46,12 +47,14 @@ font-variant-numeric:tabular-nums}
 .goal+.goal{margin-top:.9rem;padding-top:.8rem;border-top:1px solid var(--faint)}
 .goal+.goal .big{font-size:1.5rem;margin-top:0}
 .against{font-size:.85rem;color:var(--soft);margin-top:.15rem}
-.state{font-weight:600;white-space:nowrap}
+.row{display:flex;align-items:baseline;justify-content:space-between;gap:.75rem}
+.state{font-weight:600;white-space:nowrap;font-size:.85rem}
 section{margin-top:3rem;padding-top:.5rem}
 section>header{border-top:2px solid var(--ink);padding-top:1rem;margin-bottom:.75rem}
 section>header p{color:var(--soft);font-size:.92rem;max-width:75ch}
 .figures{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px;align-items:stretch}
 .figures>*{min-width:0}
+.column{display:flex;flex-direction:column;gap:14px}
 .whole{grid-column:1/-1}
 figure{margin:0}
 figcaption{margin-bottom:.9rem}

@@ -1,6 +1,7 @@
 #include "report/tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -11,6 +12,7 @@
 namespace lms::report {
 namespace {
 
+constexpr double kLongest = 240;  ///< of messages, in units of a letter
 constexpr const char* kDash = "<span class=\"none\">–</span>";
 
 template <class Form>
@@ -152,29 +154,51 @@ std::string record_table(const Study& study) {
 }
 
 std::string failures(const Study& study) {
-  std::string html;
+  // What failed alike is said once, with all sizes.
+  struct Kind {
+    const Record* first;
+    std::vector<std::string> sizes;
+  };
+  std::vector<Kind> kinds;
+  const auto alike = [](const Record& a, const Record& b) {
+    return std::tie(a.method, a.outcome, a.message, a.link, a.cap, a.series) ==
+           std::tie(b.method, b.outcome, b.message, b.link, b.cap, b.series);
+  };
   for (const Panel& panel : study.panels) {
     for (const auto* runs : {&panel.runs, &panel.linked}) {
       for (const Record* run : *runs) {
         if (run->ok()) continue;
-        std::string what = panel.name(*run).empty() ? panel.title() : panel.name(*run);
-        if (panel.over_side && run->batch) what += ", batch " + coordinate(*run->batch);
-        if (run->cap) what += ", cap " + format_memory(*run->cap);
-        if (!run->link.empty()) what += ", link as " + link_text(run->link);
-        html += "<li><strong>" + swatch(run->method) + "</strong> at " + escape(what) +
-                ": <span class=\"bad\">" + escape(outcome_text(run->outcome)) + "</span>";
-        if (!run->message.empty()) {
-          const std::string message =
-              run->message.size() > 400 ? shorten(run->message, 1, 240) : run->message;
-          html += "<br><code>" + escape(message) + "</code>";
+        auto kind = std::ranges::find_if(
+            kinds, [&](const Kind& known) { return alike(*known.first, *run); });
+        if (kind == kinds.end()) kind = kinds.insert(kind, Kind{run, {}});
+        std::string size = panel.name(*run);
+        if (panel.over_side && run->batch && !size.empty()) {
+          size += " × " + coordinate(*run->batch);
+        } else if (!panel.over_side && !run->size().empty()) {
+          size += " of " + run->size();
         }
-        html += "</li>";
+        if (!size.empty()) kind->sizes.push_back(size);
       }
     }
   }
-  if (html.empty()) return html;
-  return "<details class=\"failures\"><summary>What did not run, and why</summary><ul>" + html +
-         "</ul></details>";
+  if (kinds.empty()) return {};
+  std::string html;
+  for (const Kind& kind : kinds) {
+    const Record& run = *kind.first;
+    html += "<li>" + swatch(run.method);
+    for (std::size_t i = 0; i < kind.sizes.size(); ++i) {
+      html += (i == 0 ? " at " : ", ") + escape(kind.sizes[i]);
+    }
+    if (run.cap) html += ", cap " + escape(format_memory(*run.cap));
+    if (!run.link.empty()) html += ", link as " + escape(link_text(run.link));
+    html += ": <strong class=\"bad\">" + escape(outcome_text(run.outcome)) + "</strong>";
+    if (!run.message.empty()) {
+      html += "<br><code>" + escape(shorten(run.message, 1, kLongest)) + "</code>";
+    }
+    html += "</li>";
+  }
+  return "<details class=\"failures\" open><summary>What did not run, and why</summary><ul>" +
+         html + "</ul></details>";
 }
 
 std::string operator_notes(const Study& study) {
@@ -241,7 +265,8 @@ std::string step_table(const std::vector<StepRecord>& steps) {
               "</td></tr>";
       continue;
     }
-    html += cell(step->limit ? step->ratio : std::nullopt, format_factor) +
+    html += cell(step->limit ? step->ratio : std::nullopt,
+                 [](double ratio) { return format_number(std::round(ratio * 100) / 100) + "×"; }) +
             cell(step->limit, format_memory) + cell(step->seconds, format_seconds) +
             cell(step->method == "plain" ? std::nullopt : step->overhead, format_change) +
             cell(step->bound(), format_change) + cell(step->predicted, format_change) +

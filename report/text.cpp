@@ -74,7 +74,7 @@ double width_of(char32_t code) {
     if (letter >= 'A' && letter <= 'Z') return 0.73;
     return 0.64;
   }
-  if (code == 0x202f || code == 0xb2 || code == 0xb3) return 0.42;
+  if (code == 0x202f || code == 0xa0 || code == 0xb2 || code == 0xb3) return 0.42;
   if (code == 0xd7 || code == 0x2212) return 0.84;
   return code >= 0x1100 && code < 0xfb00 && code >= 0x2e80 ? 1.05 : 0.9;
 }
@@ -185,14 +185,15 @@ std::string format_share(double fraction) {
   if (!std::isfinite(fraction)) return std::string(kDash);
   const double percent = 100 * fraction;
   const double size = std::fabs(percent);
+  if (size > 0 && size < 0.05) return "<0.1\u00a0%";
   return format_number(size < 9.95 ? std::round(percent * 10) / 10 : std::round(percent)) +
          "\u00a0%";
 }
 
 std::string format_change(double fraction) {
+  if (fraction != 0 && std::fabs(fraction) < 0.0005) return "±0\u00a0%";
   const std::string text = format_share(fraction);
-  const bool positive = std::isfinite(fraction) && fraction > 0 && text[0] != '0';
-  return positive ? "+" + text : text;
+  return std::isfinite(fraction) && fraction > 0 ? "+" + text : text;
 }
 
 std::string format_traffic(double bytes) {

@@ -1,0 +1,198 @@
+// The page as a whole: complete, closed in itself, and safe whatever the records hold.
+
+#include "report/page.h"
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <regex>
+#include <set>
+
+#include "report/support.h"
+
+namespace lms::report {
+namespace {
+
+using nlohmann::json;
+
+/// What is wrong with the nesting of elements; "" if nothing is.
+std::string unbalanced(const std::string& text) {
+  const std::set<std::string> empty = {"meta", "link", "br", "!doctype"};
+  std::vector<std::string> open;
+  for (std::size_t at = text.find('<'); at != std::string::npos; at = text.find('<', at + 1)) {
+    const bool closing = text[at + 1] == '/';
+    std::size_t end = at + (closing ? 2 : 1);
+    std::string name;
+    while (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '!') {
+      name += text[end++];
+    }
+    const std::size_t close = text.find('>', end);
+    if (name.empty() || close == std::string::npos) return "'<' at " + std::to_string(at);
+    if (closing) {
+      if (open.empty() || open.back() != name) return "</" + name + ">";
+      open.pop_back();
+    } else if (text[close - 1] != '/' && !empty.contains(name)) {
+      open.push_back(name);
+      // Their text is no markup.
+      if (name == "style" || name == "script") at = text.find("</" + name, close) - 1;
+    }
+  }
+  return open.empty() ? "" : "<" + open.back() + ">";
+}
+
+std::string repeated_id(const std::string& html) {
+  std::set<std::string> ids;
+  const std::regex id(" id=\"([^\"]*)\"");
+  for (std::sregex_iterator at(html.begin(), html.end(), id), end; at != end; ++at) {
+    if (!ids.insert((*at)[1]).second) return (*at)[1];
+  }
+  return {};
+}
+
+json full(const std::string& method, double side, double rate) {
+  json run = made_up(method, side, rate);
+  run["losses"] = {1.0, 0.5};
+  run["bytes"] = {{"to_host", 5e9}, {"to_device", 6e9}};
+  run["link"] = {{"to_host_rate", 55e9}, {"to_host_use", 0.5}, {"to_device_use", 0.6}};
+  run["gpu_busy"] = 0.9;
+  run["timeline"] = {{"step", 1.0},
+                     {"kernels", {{0, 0.4}, {0.5, 1}}},
+                     {"to_host", {{0, 0.3}}},
+                     {"to_device", {{0.5, 0.9}}},
+                     {"gaps", {{{"at", 0.4}, {"for", 0.1}, {"before", "gemm"}}}}};
+  run["allocations"] = {{"arena", 100}, {"driver", 3}};
+  run["peak"] = {{"allocated", 15e9}, {"reserved", 16e9}, {"host", 30e9}};
+  run["bound"] = side * side / 1e6 / (rate * 1.05);
+  run["predicted"] = side * side / 1e6 / (rate * 1.02);
+  return run;
+}
+
+Input whole() {
+  json slow = full("lms", 6000, 50);
+  slow["link_emulated"] = "pcie3";
+  json floor = made_up("lms", 9500, 0, "oom");
+  floor["largest_operator"] = 18e9;
+  return input_of({made_up("plain", 3000, 84), made_up("plain", 3500, 0, "oom"),
+                   full("lms", 6000, 75), full("lms", 9000, 70), made_up("save_on_cpu", 6000, 5),
+                   made_up("checkpoint", 6000, 0, "timeout"), slow, floor});
+}
+
+TEST(Page, HasEverythingOfAStudy) {
+  const std::string html = page(whole(), "A title");
+  for (const char* part : {"<h1>A title</h1>",
+                           "B3",
+                           "ResNet50, batch 1",
+                           "9×",
+                           "the pixels that fit in memory",
+                           "published 10×",
+                           "✓ reached",
+                           "Data rate over resolution",
+                           "Largest resolution",
+                           "What it costs",
+                           "Copied each way",
+                           "How busy link and GPU are",
+                           "One step: LMS at 9000²",
+                           "Where allocations come from",
+                           "Memory held at most",
+                           "The same over slower links, emulated",
+                           "What did not run, and why",
+                           "took too long",
+                           "one operator alone works on",
+                           "All 8 runs&#39; figures",
+                           "it did not go"}) {
+    const bool found = html.find(part) != std::string::npos ||
+                       html.find(std::regex_replace(std::string(part), std::regex("&#39;"), "'")) !=
+                           std::string::npos;
+    EXPECT_TRUE(found) << part;
+  }
+}
+
+TEST(Page, IsBalancedAndItsIdsAreUnique) {
+  const std::string html = page(whole(), "A title");
+  EXPECT_EQ(unbalanced(html), "");
+  EXPECT_EQ(repeated_id(html), "");
+}
+
+TEST(Page, NeedsNothingElse) {
+  const std::string html = page(whole(), "A title");
+  for (const char* part : {"http:", "https:", "src=", "@import", "url(", "@font-face"}) {
+    EXPECT_EQ(html.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(Page, ChartsHaveTitlesAndDescriptions) {
+  const std::string html = page(whole(), "A title");
+  const std::regex svg(
+      "<svg class=\"(half|whole-row) [^>]*>(<title id=\"[^\"]+\">[^<]+</title>"
+      "<desc id=\"[^\"]+\">[^<]+</desc>)?");
+  std::size_t count = 0;
+  for (std::sregex_iterator at(html.begin(), html.end(), svg), end; at != end; ++at, ++count) {
+    EXPECT_TRUE((*at)[2].matched) << at->str().substr(0, 120);
+    EXPECT_NE(at->str().find("role=\"img\""), std::string::npos);
+  }
+  EXPECT_GE(count, 16U);
+}
+
+TEST(Page, HostileStringsStayText) {
+  const std::string evil =
+      "</script></style><script>alert(1)</script>\"'><img src=x onerror=e>\x01";
+  json run = full("lms", 6000, 70);
+  for (const char* field : {"series", "model", "precision", "message", "commit", "date"}) {
+    run[field] = evil;
+  }
+  run["study"] = evil;
+  run["machine"] = {{"gpu", evil}, {"pytorch", evil}};
+  run["timeline"]["gaps"][0]["before"] = evil;
+  run["allocations"] = {{evil, 5}};
+  run["samples"]["unit"] = evil;
+  json failed = run;
+  failed["method"] = evil;
+  failed["outcome"] = evil;
+  json linked = run;
+  linked["link_emulated"] = evil;
+  const json step = {{"schema", 2}, {"step", evil},    {"method", "lms"},
+                     {"ratio", 2},  {"overhead", 0.1}, {"machine", {{"gpu", evil}}}};
+  Input input = input_of({run, failed, linked, step});
+  input.problems.push_back({evil, evil});
+  const std::string html = page(input, evil);
+  EXPECT_EQ(unbalanced(html), "");
+  EXPECT_EQ(repeated_id(html), "");
+  EXPECT_EQ(html.find("<img"), std::string::npos);
+  EXPECT_EQ(html.find("alert(1)</script>"), std::string::npos);
+  EXPECT_EQ(html.find('\x01'), std::string::npos);
+  for (const Picture& picture : pictures(input)) {
+    EXPECT_EQ(unbalanced(picture.svg), "") << picture.name;
+    EXPECT_TRUE(std::regex_match(picture.name, std::regex("[a-z0-9-]+"))) << picture.name;
+  }
+}
+
+TEST(Page, OneRecordAloneAndAlmostEmptyOnes) {
+  for (const std::string outcome : {"ok", "oom"}) {
+    const Input input = input_of({made_up("lms", 6000, 70, outcome)});
+    const std::string html = page(input, "One");
+    EXPECT_EQ(unbalanced(html), "");
+    EXPECT_NE(html.find("not measured"), std::string::npos);
+  }
+  const Input bare = input_of(
+      {{{"schema", "lms-bench/1"}, {"study", "own"}, {"method", "mine"}, {"outcome", "ok"}}});
+  const std::string html = page(bare, "Bare");
+  EXPECT_EQ(unbalanced(html), "");
+  EXPECT_NE(html.find("Not shown"), std::string::npos);
+  EXPECT_EQ(html.find("nan"), std::string::npos);
+}
+
+TEST(Page, PicturesStandAlone) {
+  const std::vector<Picture> all = pictures(whole());
+  EXPECT_GE(all.size(), 8U);
+  std::set<std::string> names;
+  for (const Picture& picture : all) {
+    EXPECT_TRUE(names.insert(picture.name).second) << picture.name;
+    EXPECT_EQ(unbalanced(picture.svg), "") << picture.name;
+    EXPECT_EQ(picture.svg.find("var("), std::string::npos) << picture.name;
+    EXPECT_NE(picture.svg.find("prefers-color-scheme:dark"), std::string::npos);
+    EXPECT_NE(picture.svg.find("xmlns=\"http://www.w3.org/2000/svg\""), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace lms::report

@@ -1,0 +1,119 @@
+// Maxima, costs and verdicts from records.
+
+#include "report/study.h"
+
+#include <gtest/gtest.h>
+
+#include "report/support.h"
+
+namespace lms::report {
+namespace {
+
+using nlohmann::json;
+
+TEST(Studies, MaximumAndItsMultipleOfTheInMemoryMaximum) {
+  const Input input = input_of({made_up("plain", 2000, 80), made_up("plain", 3000, 84),
+                                made_up("plain", 3500, 0, "oom"), made_up("lms", 9000, 70),
+                                made_up("lms", 9500, 0, "host")});
+  const std::vector<Study> studies = studies_of(input);
+  ASSERT_EQ(studies.size(), 1U);
+  const Panel& panel = studies[0].panels.at(0);
+  EXPECT_EQ(panel.reference->rate(), 84);
+  ASSERT_EQ(panel.maxima.size(), 2U);
+  EXPECT_EQ(panel.maxima[0].method, "plain");
+  EXPECT_TRUE(panel.maxima[0].ended);
+  EXPECT_EQ(panel.maxima[1].why, "host");
+  EXPECT_DOUBLE_EQ(*panel.maxima[1].factor, 9);
+  EXPECT_DOUBLE_EQ(*panel.x_of_factor(4), 6000);
+}
+
+TEST(Studies, SearchesSetTheMaximum) {
+  json search = {{"schema", "lms-bench-boundary/1"},
+                 {"study", "B3"},
+                 {"series", "resolution"},
+                 {"model", "resnet50"},
+                 {"method", "plain"},
+                 {"cap", 17179869184},
+                 {"over", "side"},
+                 {"largest_ok", 3000},
+                 {"smallest_failed", 3050},
+                 {"why", "oom"}};
+  const Input input = input_of({search, made_up("plain", 2000, 80), made_up("lms", 6000, 70)});
+  const std::vector<Study> studies = studies_of(input);
+  const Panel& panel = studies.at(0).panels.at(0);
+  EXPECT_DOUBLE_EQ(panel.maximum("plain")->value, 3000);
+  EXPECT_DOUBLE_EQ(*panel.maximum("lms")->factor, 4);
+  EXPECT_FALSE(panel.maximum("lms")->ended);
+  // Another cap is another chart.
+  search["cap"] = 1;
+  const Input other = input_of({search, made_up("plain", 2000, 80)});
+  EXPECT_DOUBLE_EQ(studies_of(other).at(0).panels.at(0).maximum("plain")->value, 2000);
+}
+
+TEST(Studies, CostsAreAgainstTheLastRunInMemory) {
+  json run = made_up("lms", 6000, 70);
+  run["bound"] = 36.0 / 75;
+  const Input input = input_of({made_up("plain", 3000, 84), run});
+  const std::vector<Study> studies = studies_of(input);
+  const Panel& panel = studies.at(0).panels.at(0);
+  const Record& lms = *panel.runs.back();
+  EXPECT_NEAR(*panel.rate_change(lms), 70.0 / 84 - 1, 1e-12);
+  EXPECT_NEAR(*panel.overhead(lms), 84.0 / 70 - 1, 1e-12);
+  EXPECT_NEAR(*panel.overhead_of(lms, lms.bound), 84.0 / 75 - 1, 1e-12);
+}
+
+TEST(Studies, VerdictsOnWhatIsToBeReached) {
+  const Input input =
+      input_of({made_up("plain", 3000, 84), made_up("lms", 6000, 70), made_up("lms", 9000, 65)});
+  const std::vector<Study> studies = studies_of(input);
+  const std::vector<Verdict>& verdicts = studies.at(0).verdicts;
+  ASSERT_EQ(verdicts.size(), 2U);
+  EXPECT_EQ(verdicts[0].state, Verdict::State::kReached);  // 9 of 8.5
+  EXPECT_DOUBLE_EQ(*verdicts[0].value, 9);
+  EXPECT_EQ(verdicts[1].state, Verdict::State::kMissed);  // −16.7 % of −15 %, at 6000²
+  EXPECT_EQ(verdicts[1].size, "6000²");
+  EXPECT_DOUBLE_EQ(*verdicts[1].at, 4);
+}
+
+TEST(Studies, NoVerdictWithoutARunNearby) {
+  const Input input = input_of({made_up("plain", 3000, 84), made_up("lms", 9000, 65)});
+  const std::vector<Study> studies = studies_of(input);
+  EXPECT_EQ(studies.at(0).verdicts.at(1).state, Verdict::State::kNotMeasured);
+}
+
+TEST(Studies, CapsAndSeriesAreChartsOfTheirOwn) {
+  json large = made_up("lms", 9000, 70);
+  large["cap"] = 34359738368;
+  large["series"] = "resolution-32GiB";
+  json slow = made_up("lms", 6000, 50);
+  slow["link_emulated"] = "pcie3";
+  const Input input = input_of({made_up("plain", 3000, 84), large, slow});
+  const std::vector<Study> studies = studies_of(input);
+  ASSERT_EQ(studies.at(0).panels.size(), 2U);
+  EXPECT_TRUE(studies[0].panels[1].over_side);
+  ASSERT_EQ(studies[0].panels[0].linked.size(), 1U);
+  EXPECT_EQ(studies[0].panels[0].maximum("lms"), nullptr);  // slower links do not count
+}
+
+TEST(Studies, BatchesAndVolumes) {
+  json small = made_up("plain", 64, 10);
+  json more = made_up("lms", 64, 9);
+  for (json* each : {&small, &more}) {
+    (*each)["series"] = "batch-64";
+    (*each)["sides"] = {64, 64, 64};
+    (*each)["study"] = "mine";
+  }
+  more["batch"] = 5;
+  const Input input = input_of({small, more});
+  const std::vector<Study> studies = studies_of(input);
+  const Panel& panel = studies.at(0).panels.at(0);
+  EXPECT_EQ(studies[0].published, nullptr);
+  EXPECT_FALSE(panel.over_side);
+  EXPECT_DOUBLE_EQ(*panel.maximum("lms")->factor, 5);
+  EXPECT_EQ(panel.title(), "Batch at 64³");
+  small["sides"] = {64, 32, 64};
+  EXPECT_EQ(input_of({small}).records[0].size(), "64 × 32 × 64");
+}
+
+}  // namespace
+}  // namespace lms::report
