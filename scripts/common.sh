@@ -33,6 +33,17 @@ build() {
   cmake --build "$folder" --parallel "$(jobs)"
 }
 
+# For a folder from nothing: sources are compiled several at once. One that is there stays as it is.
+# whole_build FOLDER: the option, or nothing
+whole_build() { [ -f "$1/CMakeCache.txt" ] || echo -DLMS_UNITY=ON; }
+
+# python_tests PYTHON: those that need no GPU, as many processes as there are cores, four at most.
+python_tests() {
+  local processes
+  processes=$(jobs)
+  "$1" -m pytest tests/python -m "not gpu" -n "$((processes < 4 ? processes : 4))" --dist worksteal
+}
+
 # Steps of a test run: each is run to its end, whatever the others did; `finish` says how it went.
 STEPS=()
 FAILED=0

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # All tests that need no GPU; sets up and builds first.
 source "$(dirname "$0")/common.sh"
-scripts/build.sh
+# shellcheck disable=SC2046 # nothing is no option
+scripts/build.sh $(whole_build build)
 export PATH="$ROOT/.venv/bin:$PATH"
 
 core_with() { # FOLDER SANITIZERS [command before ctest]
   local folder=$1 sanitizers=$2
   shift 2
-  build "$folder" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLMS_SANITIZE="$sanitizers" -DLMS_TORCH=OFF -DLMS_STUDIES=OFF \
-    -DLMS_LINK_PACKAGE=OFF
+  build "$folder" -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -DNDEBUG" -DLMS_UNITY=ON \
+    -DLMS_SANITIZE="$sanitizers" -DLMS_TORCH=OFF -DLMS_STUDIES=OFF -DLMS_LINK_PACKAGE=OFF
   "$@" ctest --test-dir "$folder" -L core --no-tests=error --output-on-failure -j "$(jobs)"
 }
 core_with_tsan() {
@@ -33,5 +34,5 @@ step "C++ tests: core and adapter" \
 step "C++ core under address and undefined-behaviour sanitizer" core_with build-asan address,undefined
 step "C++ core under thread sanitizer" core_with_tsan
 step "C++ program built against the installed package" consumer
-step "Python tests" .venv/bin/python -m pytest tests/python -m "not gpu"
+step "Python tests" python_tests .venv/bin/python
 finish "make test"

@@ -8,7 +8,8 @@ unset LMS_LIBRARY PYTHONPATH
 
 install() {
   python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
-    --force-reinstall -C build-dir=build-newest -C cmake.define.LMS_TESTS=ON -C cmake.define.LMS_STUDIES=OFF \
+    --force-reinstall -C build-dir=build-newest -C cmake.define.LMS_TESTS=adapter -C cmake.define.LMS_STUDIES=OFF \
+    -C cmake.define.LMS_UNITY=ON \
     -C build.tool-args="-j$(jobs)" .
 }
 doctor() {
@@ -23,10 +24,10 @@ say "PyTorch $(python -c 'import torch; print(torch.__version__)')"
 step "pip install ." install
 if [ "$FAILED" -eq 0 ]; then
   step "the installed package: python -m torch_lms" doctor
-  step "C++ tests: core and adapter" \
+  step "C++ tests: adapter" \
     ctest --test-dir build-newest -LE gpu --no-tests=error --output-on-failure -j "$(jobs)"
   LMS_LIBRARY=$(installed_library)
   export LMS_LIBRARY
-  step "Python tests" python -m pytest tests/python -m "not gpu"
+  step "Python tests" python_tests python
 fi
 finish "make test-newest"
