@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_recompute import counts
+from recompute_support import counts
 from torch import Tensor, nn
 from torch.nn import functional
 
