@@ -292,6 +292,7 @@ constexpr const char* kWords = R"(<footer><h2>How to read this</h2><dl>
 <dt>overhead</dt><dd>Time per sample over that of the largest run in memory, less one. A rate of −20 % is an overhead of +25 %.</dd>
 <dt>bound</dt><dd>What no plan could beat, from the recorded step: operators' times, bytes, and the link. Predicted: what the plan that was followed promised.</dd>
 <dt>link use</dt><dd>Bytes copied over what the best copy of the same run would have moved in the time of the step.</dd>
+<dt>emulated links</dt><dd>Copies slowed down to the rates of other links. No link is made faster than the machine's own.</dd>
 <dt>published</dt><dd>Figures of the studies of the historic system, drawn hollow; their hardware is named with each study. Rates are drawn at the same multiple of the in-memory maximum, and of its rate, as published.</dd>
 </dl></footer>
 )";

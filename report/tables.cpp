@@ -12,6 +12,7 @@
 namespace lms::report {
 namespace {
 
+constexpr double kRemark = 60;
 constexpr double kLongest = 240;  ///< of messages, in units of a letter
 constexpr const char* kDash = "<span class=\"none\">–</span>";
 
@@ -105,6 +106,7 @@ std::string row(const Panel& panel, const Record& run) {
   html += cell(run.peak_host, format_memory);
   html += cell(run.largest_operator, format_memory);
   html += losses_cell(panel, run);
+  html += left(run.ok() ? shorten(run.message, 1, kRemark) : "");
   return html + "</tr>";
 }
 
@@ -117,7 +119,7 @@ std::string record_table(const Study& study) {
     std::string title = panel.title();
     const std::string conditions = panel.conditions();
     if (!conditions.empty()) title += " · " + conditions;
-    rows += "<tr class=\"part\"><th class=\"l\" colspan=\"20\" scope=\"rowgroup\"><span>" +
+    rows += "<tr class=\"part\"><th class=\"l\" colspan=\"21\" scope=\"rowgroup\"><span>" +
             escape(title) + "</span></th></tr>";
     for (const auto* runs : {&panel.runs, &panel.linked}) {
       for (const Record* run : *runs) {
@@ -149,7 +151,8 @@ std::string record_table(const Study& study) {
                  {"device peak, allocated / reserved", false},
                  {"host peak", false},
                  {"largest operator", false},
-                 {"losses", true}}) +
+                 {"losses", true},
+                 {"remarks", true}}) +
          rows + kClosed + "</details>";
 }
 

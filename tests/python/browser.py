@@ -118,7 +118,9 @@ class Browser:
         elif event == "Network.requestWillBeSent":
             self.requests.append(of["request"]["url"])
 
-    def show(self, width: int, height: int, scheme: str, scale: float = 1, script: bool = True) -> None:
+    def show(
+        self, width: int, height: int, scheme: str, scale: float = 1, script: bool = True
+    ) -> None:
         """What is opened next is this wide, in pixels, and the person prefers `scheme`."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -139,8 +141,10 @@ class Browser:
             self._read()
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of a JavaScript expression, or of what it promises."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")

@@ -1,4 +1,4 @@
-"""Made-up records of all studies and outcomes, for tests of `lms report`. Nothing here was measured."""
+"""Made-up records of all studies and outcomes, for tests of `lms report`; nothing was measured."""
 
 from __future__ import annotations
 
