@@ -200,15 +200,19 @@ class LinePlot {
                   Anchor::kMiddle);
   }
 
+  /// All lines first: labels lie over those that pass below them.
   void draw_borders() {
     for (std::size_t i = 0; i < chart_.borders.size(); ++i) {
-      const Border& border = chart_.borders[i];
-      const double y = label_top_ + 15 * rows_[i] + 11;
-      const double x = x_(border.x);
-      drawing_.line(x, y + 4, x, y_.from, "border s-" + border.token);
-      drawing_.text(labels_[i].wanted, y, shortened(border.label), "words", kSmall,
-                    Anchor::kMiddle);
+      const double x = x_(chart_.borders[i].x);
+      drawing_.line(x, label_y(i) + 4, x, y_.from, "border s-" + chart_.borders[i].token);
     }
+    for (std::size_t i = 0; i < chart_.borders.size(); ++i) {
+      drawing_.text(labels_[i].wanted, label_y(i), shortened(chart_.borders[i].label), "words over",
+                    kSmall, Anchor::kMiddle);
+    }
+  }
+  [[nodiscard]] double label_y(std::size_t border) const {
+    return label_top_ + 15 * rows_[border] + 11;
   }
 
   void draw_curve(const Curve& curve) {
@@ -262,7 +266,7 @@ class LinePlot {
       const double half = width_of(text) / 2;
       const double x = std::clamp((from + to) / 2, x_.from + half, x_.to - half);
       if (const auto place = free_place(x, y, half)) {
-        drawing_.text(x, *place, text, "words", kSmall, Anchor::kMiddle);
+        drawing_.text(x, *place, text, "words over", kSmall, Anchor::kMiddle);
       }
       drawing_.target((from + to) / 2, y, 11, remark.label);
     }

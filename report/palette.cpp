@@ -22,6 +22,7 @@ constexpr std::string_view kRules = R"(
 .mark{stroke-width:2}
 .halo{stroke-width:5}
 .idle{fill-opacity:.45}
+.over{paint-order:stroke;stroke:var(--card);stroke-width:5;stroke-linejoin:round}
 .hit{fill:transparent}
 .track{fill:var(--track)}
 )";

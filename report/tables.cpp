@@ -160,27 +160,26 @@ std::string failures(const Study& study) {
   // What failed alike is said once, with all sizes.
   struct Kind {
     const Record* first;
+    std::string where;
     std::vector<std::string> sizes;
   };
   std::vector<Kind> kinds;
   const auto alike = [](const Record& a, const Record& b) {
-    return std::tie(a.method, a.outcome, a.message, a.link, a.cap, a.series) ==
-           std::tie(b.method, b.outcome, b.message, b.link, b.cap, b.series);
+    return std::tie(a.method, a.outcome, a.message, a.link, a.cap) ==
+           std::tie(b.method, b.outcome, b.message, b.link, b.cap);
   };
   for (const Panel& panel : study.panels) {
     for (const auto* runs : {&panel.runs, &panel.linked}) {
       for (const Record* run : *runs) {
         if (run->ok()) continue;
-        auto kind = std::ranges::find_if(
-            kinds, [&](const Kind& known) { return alike(*known.first, *run); });
-        if (kind == kinds.end()) kind = kinds.insert(kind, Kind{run, {}});
-        std::string size = panel.name(*run);
-        if (panel.over_side && run->batch && !size.empty()) {
-          size += " × " + coordinate(*run->batch);
-        } else if (!panel.over_side && !run->size().empty()) {
-          size += " of " + run->size();
-        }
-        if (!size.empty()) kind->sizes.push_back(size);
+        std::string where;
+        if (panel.over_side && run->batch) where = "batch " + coordinate(*run->batch);
+        if (!panel.over_side) where = run->size();
+        auto kind = std::ranges::find_if(kinds, [&](const Kind& known) {
+          return alike(*known.first, *run) && known.where == where;
+        });
+        if (kind == kinds.end()) kind = kinds.insert(kind, Kind{run, where, {}});
+        if (!panel.name(*run).empty()) kind->sizes.push_back(panel.name(*run));
       }
     }
   }
@@ -192,6 +191,7 @@ std::string failures(const Study& study) {
     for (std::size_t i = 0; i < kind.sizes.size(); ++i) {
       html += (i == 0 ? " at " : ", ") + escape(kind.sizes[i]);
     }
+    if (!kind.where.empty()) html += (kind.sizes.empty() ? " at " : ", ") + escape(kind.where);
     if (run.cap) html += ", cap " + escape(format_memory(*run.cap));
     if (!run.link.empty()) html += ", link as " + escape(link_text(run.link));
     html += ": <strong class=\"bad\">" + escape(outcome_text(run.outcome)) + "</strong>";

@@ -35,6 +35,8 @@ has toml++/toml.h toml/include || extras+=(libtomlplusplus-dev)
 has spng.h images/include || extras+=(libspng-dev)
 [ -f .vendor/images/include/jpeglib.h ] || have_headers cstdio jpeglib.h || extras+=(libjpeg-dev)
 has nifti/nifti2_io.h images/include || extras+=(libnifti-dev)
+# The browser that the tests of `lms report` open its page in (20 s, 350 MB): only where nobody minds.
+if [ -n "${CI:-}" ] && ! command -v chromium >/dev/null; then extras+=(chromium); fi
 libraries=${WITH_TESTS:-1}
 [ -f .vendor/googletest/CMakeLists.txt ] && [ -f .vendor/rapidcheck/include/rapidcheck.h ] && libraries=0
 if [ "$libraries" -ne 0 ]; then
@@ -50,7 +52,7 @@ filled on another machine (it holds the libraries among them)."
 fi
 if [ ${#extras[@]} -gt 0 ]; then
   { may_install && apt_install "${extras[@]}"; } ||
-    say "missing, and done without: ${extras[*]} (the tools 'lms' and 'lms-train' are left out, or one of them)"
+    say "missing, and done without: ${extras[*]} (the tools 'lms' and 'lms-train' are left out, or one of them; tests without a browser are skipped)"
 fi
 
 # --- virtual environment ---------------------------------------------------------------------------
