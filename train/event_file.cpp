@@ -70,10 +70,10 @@ std::array<std::uint32_t, 256> make_table() {
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
-  static const std::array<std::uint32_t, 256> kTable = make_table();
+  static const std::array<std::uint32_t, 256> remainders = make_table();
   std::uint32_t crc = 0xffffffffU;
   for (const char byte : bytes) {
-    crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
+    crc = crc >> 8 ^ remainders[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
   }
   return ~crc;
 }

@@ -113,6 +113,7 @@ lms::torch::Options lms_options(const Settings& settings, const ::torch::Device&
   options.plan_at_once = settings.plan_at_once;
   options.plan_seconds = settings.plan_seconds;
   options.recompute = tristate(settings.recompute);
+  options.plan_cache = settings.plan_cache;
   options.drop = settings.drop;
   return options;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 
 #include "base/bytes.h"
@@ -20,7 +21,7 @@ constexpr std::int64_t kBarWidth = 20;
 }  // namespace
 
 std::string duration_text(double seconds) {
-  const auto whole = static_cast<long long>(std::max(0.0, seconds) + 0.5);
+  const auto whole = std::llround(std::max(0.0, seconds));
   std::array<char, 40> text = {};
   if (whole >= 3600) {
     std::snprintf(text.data(), text.size(), "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60,

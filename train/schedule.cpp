@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace lms::train {
 
-Schedule::Schedule(const ScheduleOptions& options) : options_(options) {}
+Schedule::Schedule(ScheduleOptions options) : options_(std::move(options)) {}
 
 double Schedule::factor(std::int64_t step) const {
   double warm = 1;

@@ -23,7 +23,7 @@ struct ScheduleOptions {
 
 class Schedule {
  public:
-  explicit Schedule(const ScheduleOptions& options);
+  explicit Schedule(ScheduleOptions options);
 
   /// The factor for a step, counted from 0. With a warm-up of w steps it begins as
   /// warmup_from + (1 - warmup_from) * step / w, times what the schedule says.

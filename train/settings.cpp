@@ -269,6 +269,8 @@ std::vector<Key> make_keys() {
   t.flag("plan", &Settings::plan, "learn the steps, plan their copies ahead");
   t.real("plan_seconds", &Settings::plan_seconds, 0, 1e6, "most time to search for a plan");
   t.flag_or("recompute", &Settings::recompute, {"auto"}, "plans may compute again what is cheap");
+  t.text("plan_cache", &Settings::plan_cache,
+         "folder that keeps plans for the next start; auto: the user's folder of caches; off");
   t.flag("plan_at_once", &Settings::plan_at_once, "for tests: the step waits for its plan");
   t.flag("stress", &Settings::stress, "for tests: everything leaves after every operator");
   t.flag("verify", &Settings::verify, "for tests: clean blocks are compared as they leave");
@@ -344,8 +346,8 @@ std::map<std::string, std::string>* open_map(Settings& settings, const std::stri
 }  // namespace
 
 const std::vector<Key>& keys() {
-  static const std::vector<Key> kKeys = make_keys();
-  return kKeys;
+  static const std::vector<Key> all = make_keys();
+  return all;
 }
 
 std::string nearest(std::string_view name, const std::vector<std::string>& names) {
@@ -415,11 +417,11 @@ std::vector<std::string> study_settings(const std::string& model) {
 }
 
 std::map<std::string, std::string> changed_keys(const Settings& settings) {
-  static const Settings kDefaults;
+  static const Settings defaults;
   std::map<std::string, std::string> changed;
   for (const Key& key : keys()) {
     const std::string value = key.get(settings);
-    if (value != key.get(kDefaults)) changed[key.name] = value;
+    if (value != key.get(defaults)) changed[key.name] = value;
   }
   for (const auto& [name, value] : settings.variants) changed["variants." + name] = value;
   for (const auto& [name, value] : settings.options) changed["options." + name] = value;

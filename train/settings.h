@@ -91,6 +91,7 @@ struct Settings {
   bool plan_at_once = false;
   double plan_seconds = 2;
   std::string recompute = "auto";
+  std::string plan_cache = "auto";
   bool drop = false;
   std::string save_trace;  ///< write the step that was learnt
 

@@ -11,12 +11,12 @@
 #include "datasets/loader.h"
 #include "train/csv_file.h"
 #include "train/evaluate.h"
-#include "train/event_file.h"
 #include "train/feed.h"
 #include "train/journal.h"
 #include "train/optimizer.h"
 #include "train/progress.h"
 #include "train/run_folder.h"
+#include "train/run_logs.h"
 #include "train/schedule.h"
 #include "train/signals.h"
 
@@ -28,10 +28,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kFirstScale = 65536;
 constexpr int kRecentSteps = 50;  ///< that the rate is taken over
-
-double unix_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -144,7 +140,8 @@ class Trainer {
       folder_.clear();
       if (!settings.init.empty()) load_weights(model_, load_state(settings.init));
     }
-    open_logs(start.has_value());
+    logs_.emplace(folder_, settings.tensorboard,
+                  start ? std::optional(RunLogs::Resumed{step_, validated_}) : std::nullopt);
   }
 
   TrainResult run() {
@@ -275,15 +272,14 @@ class Trainer {
       record.waited_ms = each.waited_ms;
       log(record, memory);
       if (!std::isfinite(record.loss) && !scaler_.active()) {
-        steps_csv_->flush();
+        logs_->flush();
         throw Error("the loss is not finite at step " + std::to_string(record.step) +
                     "; a lower lr, warmup or clip may help. The last checkpoint is of step " +
                     std::to_string(saved_step_));
       }
     }
     pending_.clear();
-    steps_csv_->flush();
-    if (events_) events_->flush();
+    logs_->flush();
     show(memory);
   }
 
@@ -291,18 +287,7 @@ class Trainer {
     recent_.push_back(record.ms);
     if (recent_.size() > kRecentSteps) recent_.pop_front();
     records_.push_back(record);
-    steps_csv_->row(
-        record.step,
-        {number_text(lengths_.epoch(record.step)), number_text(record.loss), hex_text(record.loss),
-         number_text(record.rate), number_text(record.ms), number_text(record.waited_ms),
-         std::to_string(memory.current), std::to_string(memory.peak)});
-    if (events_) {
-      events_->scalars(record.step, unix_time(),
-                       {{"train/loss", static_cast<float>(record.loss)},
-                        {"train/lr", static_cast<float>(record.rate)},
-                        {"train/step_ms", static_cast<float>(record.ms)},
-                        {"train/memory_gib", static_cast<float>(memory.current) / (1 << 30)}});
-    }
+    logs_->step(record, lengths_.epoch(record.step), memory);
   }
 
   void show(const Memory& memory) {
@@ -351,19 +336,7 @@ class Trainer {
     const bool best = !has_best_ || score > best_;
     if (best) best_ = score;
     has_best_ = true;
-    std::vector<std::string> row = {number_text(scores_->loss), number_text(scores_->accuracy()),
-                                    number_text(scores_->mean_iou()),
-                                    number_text(scores_->mean_dice())};
-    val_csv_->row(step_, row);
-    val_csv_->flush();
-    if (events_) {
-      events_->scalars(step_, unix_time(),
-                       {{"val/loss", static_cast<float>(scores_->loss)},
-                        {"val/accuracy", static_cast<float>(scores_->accuracy())},
-                        {"val/mean_iou", static_cast<float>(scores_->mean_iou())},
-                        {"val/mean_dice", static_cast<float>(scores_->mean_dice())}});
-      events_->flush();
-    }
+    logs_->validation(step_, *scores_);
     std::array<char, 160> line = {};
     std::snprintf(line.data(), line.size(),
                   "validation after epoch %.2f: loss %.4f, accuracy %.4f, mean IoU %.4f, "
@@ -443,23 +416,6 @@ class Trainer {
                        read_exact(state, "schedule.plateau")});
   }
 
-  void open_logs(bool resumed) {
-    const std::int64_t last = resumed ? step_ : -1;
-    steps_csv_.emplace(folder_.file("steps.csv"),
-                       std::vector<std::string>{"step", "epoch", "loss", "loss_hex", "lr", "ms",
-                                                "waited_ms", "memory", "memory_peak"},
-                       last);
-    val_csv_.emplace(folder_.file("validation.csv"),
-                     std::vector<std::string>{"step", "loss", "accuracy", "mean_iou", "mean_dice"},
-                     resumed ? validated_ : -1);
-    if (!settings_.tensorboard) return;
-    const double now = unix_time();
-    std::array<char, 64> name = {};
-    std::snprintf(name.data(), name.size(), "events.out.tfevents.%010lld.lms",
-                  static_cast<long long>(now));
-    events_.emplace(folder_.file(name.data()), now, resumed ? step_ + 1 : -1);
-  }
-
   void finish_statistics(TrainResult& result) const {
     machine_.synchronize();
     result.memory = machine_.memory();
@@ -490,9 +446,7 @@ class Trainer {
   RunFolder folder_;
   Progress progress_;
   std::optional<Journal> journal_;
-  std::optional<CsvFile> steps_csv_;
-  std::optional<CsvFile> val_csv_;
-  std::optional<EventFile> events_;
+  std::optional<RunLogs> logs_;
 
   std::int64_t step_ = 0;
   std::int64_t validated_ = 0;

@@ -9,18 +9,11 @@
 #include "train/machine.h"
 #include "train/metrics.h"
 #include "train/parts.h"
+#include "train/run_logs.h"
 #include "train/settings.h"
 #include "train/state_file.h"
 
 namespace lms::train {
-
-struct StepRecord {
-  std::int64_t step = 0;  ///< counted from 1
-  double loss = 0;
-  double rate = 0;
-  double ms = 0;         ///< on the device, from the step's begin to its end
-  double waited_ms = 0;  ///< of that, for batches
-};
 
 struct TrainResult {
   std::int64_t steps = 0;           ///< taken in all, with those before resuming
