@@ -1,6 +1,7 @@
 // What colours images have: jitter, blur, normalisation.
 
 #include <cmath>
+#include <utility>
 
 #include "datasets/files.h"
 #include "datasets/planes.h"
@@ -86,6 +87,7 @@ std::vector<float> gaussian(double sigma) {
     sum += weights.back() * (i == 0 ? 1 : 2);
   }
   std::vector<float> scaled;
+  scaled.reserve(weights.size());
   for (const double weight : weights) scaled.push_back(static_cast<float>(weight / sum));
   return scaled;
 }
@@ -174,7 +176,8 @@ Transform normalize(std::vector<float> mean, std::vector<float> deviation) {
       std::any_of(deviation.begin(), deviation.end(), [](float value) { return !(value > 0); })) {
     throw BadSetting("normalize: as many means as deviations, which are to be above 0");
   }
-  return [=](Sample& sample, Generator& /*generator*/) {
+  return [mean = std::move(mean), deviation = std::move(deviation)](Sample& sample,
+                                                                    Generator& /*generator*/) {
     const auto channels = sample.input.shape.empty() ? 0 : sample.input.shape[0];
     if (channels != std::ssize(mean)) {
       fail("normalize", "the input has " + std::to_string(channels) + " channels; means of " +

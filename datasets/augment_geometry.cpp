@@ -1,6 +1,7 @@
 // Where pixels of images lie: scaling, cropping, flipping, padding.
 
 #include <cmath>
+#include <utility>
 
 #include "datasets/files.h"
 #include "datasets/planes.h"
@@ -182,7 +183,7 @@ Transform random_scale_crop(double least, double most, std::int64_t height, std:
   if (!(least > 0 && least <= most && most <= 100) || height < 1 || width < 1) {
     throw BadSetting("random_scale_crop: scales from more than 0 to at most 100, and sides from 1");
   }
-  return [=](Sample& sample, Generator& generator) {
+  return [=, fill = std::move(fill)](Sample& sample, Generator& generator) {
     check_sample(sample, 3, "random_scale_crop");
     const double scale = uniform(generator, least, most);
     const auto scaled = [&](std::int64_t side) {
@@ -204,7 +205,7 @@ Transform random_scale_crop(double least, double most, std::int64_t height, std:
 
 Transform center_crop(std::int64_t height, std::int64_t width, std::vector<float> fill) {
   if (height < 1 || width < 1) throw BadSetting("center_crop: sides are to be at least 1");
-  return [=](Sample& sample, Generator& /*generator*/) {
+  return [=, fill = std::move(fill)](Sample& sample, Generator& /*generator*/) {
     check_sample(sample, 3, "center_crop");
     const auto begin = [](std::int64_t side, std::int64_t wanted) {
       return side > wanted ? (side - wanted) / 2 : -((wanted - side) / 2);
@@ -242,7 +243,7 @@ Transform resize(std::int64_t height, std::int64_t width) {
 
 Transform pad_to_multiple(std::int64_t divisor, std::vector<float> fill) {
   if (divisor < 1) throw BadSetting("pad_to_multiple: the divisor is to be at least 1");
-  return [=](Sample& sample, Generator& /*generator*/) {
+  return [=, fill = std::move(fill)](Sample& sample, Generator& /*generator*/) {
     check_sample(sample, 3, "pad_to_multiple");
     const auto padded = [&](std::int64_t side) { return (side + divisor - 1) / divisor * divisor; };
     cut_sample(sample, 0, 0, padded(sample.input.shape[1]), padded(sample.input.shape[2]), fill);

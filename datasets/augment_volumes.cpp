@@ -244,6 +244,7 @@ void warp_sample(Sample& sample, const Warp& warp) {
   std::vector<Array<std::uint8_t>*> labels = {&sample.target};
   for (Array<std::uint8_t>& extra : sample.extras) labels.push_back(&extra);
   std::vector<Array<std::uint8_t>> warped;
+  warped.reserve(labels.size());
   for (const Array<std::uint8_t>* array : labels) warped.push_back(empty_like(*array));
 
   warp.for_each_voxel([&](std::int64_t to, const Point& at) {
