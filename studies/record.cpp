@@ -228,8 +228,14 @@ Json to_json(const Boundary& boundary) {
 }
 
 void write_json(const std::string& path, const Json& json) {
-  // What a loss that is not a number, or broken UTF-8 of a message, would be otherwise: an error.
-  const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  // A member a line: people read these files, and a timeline has thousands of numbers.
+  std::string text = "{";
+  for (const auto& [key, value] : json.items()) {
+    // Broken UTF-8 of a message would be an error otherwise.
+    text += (text.size() > 1 ? ",\n " : "\n ") + Json(key).dump() + ": " +
+            value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  text += "\n}\n";
   std::error_code error;
   const auto folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);

@@ -51,8 +51,10 @@ class OnHost : public torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override {
     taken_.emplace(tensor);
     device_ = tensor.device();
-    host_ = at::empty(tensor.sizes(),
-                      tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
+    // In the same layout: kernels add in another order where it changes.
+    host_ =
+        at::empty_like(tensor, tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()),
+                       at::MemoryFormat::Preserve);
     host_.copy_(tensor);
     to_host += static_cast<std::int64_t>(host_.nbytes());
   }

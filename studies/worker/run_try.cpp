@@ -193,10 +193,13 @@ class Try {
       const auto grown = [&](const std::string& key) { return of(now, key) - of(before, key); };
       record_.bytes_to_host = grown("bytes_out") / count;
       record_.bytes_to_device = grown("bytes_in") / count;
+      std::int64_t elsewhere = grown("blocks.allocated");
       for (const char* source : {"freelist", "driver", "reclaim", "retry"}) {
         record_.allocations[source] = grown(std::string("alloc.") + source);
+        elsewhere -= record_.allocations[source];
       }
-      record_.allocations["planned"] = grown("blocks.allocated");
+      // Blocks that lie where a plan wants them.
+      record_.allocations["planned"] = std::max<std::int64_t>(0, elsewhere);
       if (of(now, "plan.planned") > 0) {
         record_.predicted = static_cast<double>(of(now, "plan.predicted_us")) * 1e-6;
       }

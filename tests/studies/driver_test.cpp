@@ -49,7 +49,7 @@ std::string read(const std::string& path) {
 /// up to 2700, and notes each call. $crash: it dies there; $slow: it sleeps there.
 std::string fake_worker(const Folder& folder) {
   const std::string path = folder / "worker.sh";
-  write(path, R"(#!/bin/bash
+  write(path, R"BASH(#!/bin/bash
 for pair in "$@"; do
   case "$pair" in
     sides=*) sides="${pair#sides=}"; side="${sides%%x*}";;
@@ -75,7 +75,7 @@ cat > "$out.part" <<END
  "steps": [0.5, 0.25], "peak": {"reserved": $((side * 100))}}
 END
 mv "$out.part" "$out"
-)");
+)BASH");
   ::chmod(path.c_str(), 0755);
   return path;
 }
@@ -121,13 +121,13 @@ multiples = [2]
 link = "pcie3"
 )";
 
-struct Run {
+struct Driven {
   DriverResult result;
   std::string log;
 };
 
-Run drive(const Folder& folder, const std::function<void(DriverOptions&)>& change = {},
-          const std::string& recipe = kRecipe) {
+Driven drive(const Folder& folder, const std::function<void(DriverOptions&)>& change = {},
+             const std::string& recipe = kRecipe) {
   DriverOptions options;
   options.out = folder / "out";
   options.worker = {fake_worker(folder)};
@@ -135,7 +135,7 @@ Run drive(const Folder& folder, const std::function<void(DriverOptions&)>& chang
   const std::string log = folder / "log";
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(log.c_str(), "w"),
                                                              &std::fclose);
-  Run run;
+  Driven run;
   run.result = run_studies({parse_recipe(recipe, "T1.toml")}, options, file.get());
   std::fflush(file.get());
   run.log = read(log);
@@ -166,7 +166,9 @@ TEST(Search, ConvergesOnAnyEdge) {
         EXPECT_EQ(found.largest_ok.value_or(0), edge / 7 * 7) << edge;
       }
       // What fills the memory is asked first: then the next one fails, and that is all.
-      if (peaks && edge == 5000) EXPECT_LE(tries, 4);
+      if (peaks && edge == 5000) {
+        EXPECT_LE(tries, 4);
+      }
     }
   }
 }
@@ -223,7 +225,9 @@ TEST(Recipe, ThoseOfTheStudiesAreRight) {
       EXPECT_TRUE(series.settings.contains("cap")) << entry.path();
       EXPECT_FALSE(series.tries.empty()) << entry.path();
       for (const RecipeTries& tries : series.tries) {
-        if (!tries.link.empty()) EXPECT_GT(link_rate(tries.link), 0);
+        if (!tries.link.empty()) {
+          EXPECT_GT(link_rate(tries.link), 0);
+        }
         for (const auto& [name, value] : tries.settings) {
           TrySpec spec;
           EXPECT_NO_THROW(set_value(spec, name, value));
@@ -306,7 +310,7 @@ TEST(Child, IsEndedInTime) {
 
 TEST(Driver, FindsTheEdgeAndGoesOnFromThere) {
   Folder folder;
-  const Run run = drive(folder);
+  const Driven run = drive(folder);
   EXPECT_EQ(run.result.left, 0) << run.log;
   EXPECT_EQ(run.result.failed, 0) << run.log;
   const std::string series = folder / "out/T1/resolution/";
@@ -337,7 +341,7 @@ TEST(Driver, TellsCrashesFromFullMemory) {
   Folder folder;
   write(folder / "crash", "2000");
   write(folder / "kill", "3000");
-  const Run run = drive(folder);
+  const Driven run = drive(folder);
   EXPECT_EQ(run.result.failed, 1) << run.log;
   const std::string series = folder / "out/T1/resolution/";
   const auto crashed = read_record(series + "lms.2000.json");
@@ -359,7 +363,7 @@ TEST(Driver, TellsCrashesFromFullMemory) {
 TEST(Driver, ACrashEndsASearchThatRestsOnIt) {
   Folder folder;
   write(folder / "crash", "600");
-  const Run run = drive(folder);
+  const Driven run = drive(folder);
   // Half of it trains; no size is tried twice.
   EXPECT_EQ(run.result.left, 0) << run.log;
   const std::string calls = read(folder / "calls");
@@ -369,7 +373,7 @@ TEST(Driver, ACrashEndsASearchThatRestsOnIt) {
 TEST(Driver, ATryThatTakesTooLongIsATimeout) {
   Folder folder;
   write(folder / "slow", "3000");
-  const Run run = drive(folder, [](DriverOptions& options) { options.timeout = 0.5; });
+  const Driven run = drive(folder, [](DriverOptions& options) { options.timeout = 0.5; });
   const auto record = read_record(folder / "out/T1/resolution/lms.3000.json");
   ASSERT_TRUE(record) << run.log;
   EXPECT_EQ(record->outcome, Outcome::kTimeout);
@@ -378,7 +382,7 @@ TEST(Driver, ATryThatTakesTooLongIsATimeout) {
 
 TEST(Driver, StopsWhenTheTimeIsUsedUp) {
   Folder folder;
-  const Run run = drive(folder, [](DriverOptions& options) { options.budget = 10; });
+  const Driven run = drive(folder, [](DriverOptions& options) { options.budget = 10; });
   EXPECT_EQ(run.result.tries, 0);
   EXPECT_GE(run.result.left, 3);
   // Known times are believed rather than the usual ones.
@@ -388,7 +392,7 @@ TEST(Driver, StopsWhenTheTimeIsUsedUp) {
 TEST(Driver, ListsWhatIsLeft) {
   Folder folder;
   const auto list = [](DriverOptions& options) { options.list = true; };
-  const Run before = drive(folder, list);
+  const Driven before = drive(folder, list);
   EXPECT_NE(before.log.find("T1 resolution plain, a search"), std::string::npos) << before.log;
   EXPECT_NE(before.log.find("(9x)"), std::string::npos) << before.log;
   EXPECT_FALSE(fs::exists(folder / "calls"));
@@ -398,7 +402,8 @@ TEST(Driver, ListsWhatIsLeft) {
 
 TEST(Driver, MakesWhatIsAskedFor) {
   Folder folder;
-  const Run run = drive(folder, [](DriverOptions& options) { options.only = {"resolution/lms"}; });
+  const Driven run =
+      drive(folder, [](DriverOptions& options) { options.only = {"resolution/lms"}; });
   // The multiples rest on the search in memory.
   EXPECT_TRUE(fs::exists(folder / "out/T1/resolution/boundary.plain.json")) << run.log;
   EXPECT_TRUE(fs::exists(folder / "out/T1/resolution/lms.2000.json"));

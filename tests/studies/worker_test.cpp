@@ -72,7 +72,7 @@ TEST_F(Tries, SavingMoreThanTheHostHolds) {
 TEST_F(Tries, LmsChangesNoBits) {
   const Record plain = make({{"warmup", "2"}});
   const Record lms = make({{"method", "lms"},
-                           {"cap", "360MiB"},
+                           {"cap", "240MiB"},
                            {"min_block", "16384"},
                            {"warmup", "1"},
                            {"settle", "2"},
@@ -81,7 +81,9 @@ TEST_F(Tries, LmsChangesNoBits) {
   ASSERT_EQ(lms.losses.size(), plain.losses.size());
   EXPECT_EQ(lms.losses, plain.losses);
   EXPECT_EQ(lms.weights, plain.weights);
-  EXPECT_EQ(lms.limit.value_or(0), 360 << 20);
+  EXPECT_EQ(lms.limit.value_or(0), 240 << 20);
+  EXPECT_LE(lms.peak_allocated.value_or(0), 240 << 20);
+  EXPECT_GT(lms.stats.at("evictions"), 0);
   EXPECT_GT(lms.stats.at("operators"), 0);
 }
 
