@@ -41,7 +41,7 @@ std::string Options::text(const std::string& name, const std::string& otherwise)
 }
 
 std::string Options::word(const std::string& name, const std::vector<std::string>& words) const {
-  const std::string value = text(name, words.front());
+  std::string value = text(name, words.front());
   if (std::find(words.begin(), words.end(), value) == words.end()) {
     std::string expected = "one of";
     for (const std::string& word : words) expected += " " + word;
