@@ -1,12 +1,12 @@
 #include "report/browser.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -116,6 +116,7 @@ std::string render(const std::string& chromium, const std::string& svg, const st
   if (::geteuid() == 0) words.emplace_back("--no-sandbox");
   words.push_back(url_of(svg));
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
 

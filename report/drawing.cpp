@@ -30,7 +30,9 @@ std::vector<std::string> lines_of(std::string_view words, double size, double wi
   for (std::size_t at = 0; at < words.size();) {
     const std::size_t end = std::min(words.find(' ', at), words.size());
     const std::string word(words.substr(at, end - at));
-    const std::string longer = line.empty() ? word : line + " " + word;
+    std::string longer = line;
+    if (!longer.empty()) longer += ' ';
+    longer += word;
     if (!line.empty() && text_width(longer, size) > width) {
       lines.push_back(line);
       line = word;
@@ -115,7 +117,7 @@ std::string embedded(const Drawing& drawing, std::string_view id, std::string_vi
   const std::string name = escape(id);
   const std::string size = number(drawing.width()) + " " + number(drawing.height());
   return "<svg class=\"" + std::string(rank) + "\" viewBox=\"0 0 " + size +
-         "\" role=\"img\" aria-labelledby=\"" + name + "-t " + name + "-d\"><title id=\"" + name +
+         R"(" role="img" aria-labelledby=")" + name + "-t " + name + "-d\"><title id=\"" + name +
          "-t\">" + escape(title) + "</title><desc id=\"" + name + "-d\">" + escape(description) +
          "</desc>" + drawing.body() + "</svg>\n";
 }

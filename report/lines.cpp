@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ranges>
 
 #include "report/chart.h"
 #include "report/scale.h"
@@ -85,9 +86,7 @@ class LinePlot {
     draw_x();
     draw_borders();
     // The first is the one that others are compared with, and must be seen where they meet.
-    for (auto curve = chart_.curves.rbegin(); curve != chart_.curves.rend(); ++curve) {
-      draw_curve(*curve);
-    }
+    for (const Curve& curve : std::views::reverse(chart_.curves)) draw_curve(curve);
     draw_names();
     draw_remarks();
     for (const Curve& curve : chart_.curves) {
@@ -162,6 +161,7 @@ class LinePlot {
       ticks = nice_ticks(x_.low, x_.high, most);
       if (chart_.whole) std::erase_if(ticks, [](double tick) { return tick != std::round(tick); });
       std::vector<Span> spans;
+      spans.reserve(ticks.size());
       for (const double tick : ticks) {
         spans.push_back({x_(tick), text_width(chart_.x_format(tick), kSmall)});
       }
@@ -284,8 +284,8 @@ class LinePlot {
 
   [[nodiscard]] bool clear(double left, double right, double top, double bottom) const {
     for (const TextBox& box : drawing_.texts()) {
-      if (box.right > left && box.left < right && box.bottom > top && box.top < bottom)
-        return false;
+      const bool beside = box.right <= left || box.left >= right;
+      if (!beside && box.bottom > top && box.top < bottom) return false;
     }
     for (const Curve& curve : chart_.curves) {
       for (std::size_t i = 0; i < curve.points.size(); ++i) {

@@ -151,7 +151,7 @@ std::vector<Figure> summary_figures(const std::vector<Study>& studies) {
         const double least = rate ? as_overhead(*goal.published_most) : *goal.published_least;
         const double most = rate ? as_overhead(*goal.published_least) : *goal.published_most;
         std::string text = format_change(most);
-        if (most > least + 1e-9) text = format_change(least) + " to " + text;
+        if (most > least + 1e-9) text.insert(0, format_change(least) + " to ");
         group.bars.push_back(published_bar(study, goal, most, text));
       }
       cost.groups.push_back(std::move(group));

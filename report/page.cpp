@@ -11,6 +11,7 @@ namespace lms::report {
 namespace {
 
 constexpr double kWhole = 990;  ///< the widths that charts are drawn at, in pixels
+constexpr double kMiddle = 660;
 constexpr double kHalf = 466;
 constexpr double kPhone = 312;
 constexpr std::size_t kMostNamed = 40;  ///< files named in a list
@@ -38,6 +39,10 @@ std::string figure_html(const Figure& figure, bool whole, Ids& ids) {
   const std::string rank = whole ? "whole-row" : "half";
   html += embedded(figure.draw(whole ? kWhole : kHalf), id + "-w", rank + " wide", figure.title,
                    figure.description);
+  if (whole) {
+    html += embedded(figure.draw(kMiddle), id + "-m", rank + " middle", figure.title,
+                     figure.description);
+  }
   html +=
       embedded(figure.draw(kPhone), id + "-n", rank + " narrow", figure.title, figure.description);
   return html + figure.below + "</figure>\n";

@@ -51,16 +51,16 @@ font-variant-numeric:tabular-nums}
 .state{font-weight:600;white-space:nowrap;font-size:.85rem}
 section{margin-top:3rem;padding-top:.5rem}
 section>header{border-top:2px solid var(--ink);padding-top:1rem;margin-bottom:.75rem}
-section>header p{color:var(--soft);font-size:.92rem;max-width:75ch}
+section>header p{color:var(--soft);font-size:.92rem;max-width:90ch;text-wrap:pretty}
 .figures{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px;align-items:stretch}
 .figures>*{min-width:0}
 .column{display:flex;flex-direction:column;gap:14px}
 .whole{grid-column:1/-1}
 figure{margin:0}
 figcaption{margin-bottom:.9rem}
-figcaption p{font-size:.88rem;color:var(--soft);line-height:1.45;max-width:80ch}
+figcaption p{font-size:.88rem;color:var(--soft);line-height:1.45;max-width:100ch;text-wrap:pretty}
 figure svg{display:block;width:100%;height:auto;overflow:visible;font-variant-numeric:tabular-nums}
-svg.narrow{display:none}
+figure svg.narrow,figure svg.middle{display:none}
 .note{margin:14px 0 0;padding:14px 20px;border-left:3px solid var(--gap);background:var(--card);
 border-radius:0 10px 10px 0;font-size:.92rem}
 .facts{margin:14px 0 0;padding-left:1.2rem;font-size:.92rem;color:var(--soft)}
@@ -92,9 +92,12 @@ color:var(--page);font-size:.82rem;line-height:1.4;padding:.4rem .6rem;border-ra
 overflow-wrap:anywhere}
 #tip[hidden]{display:none}
 .hit:hover{fill:var(--axis);fill-opacity:.14}
-@media (max-width:980px){svg.half.wide{display:none}svg.half.narrow{display:block;max-width:440px}}
-@media (max-width:820px){.figures{grid-template-columns:minmax(0,1fr)}
-svg.wide{display:none}svg.narrow{display:block;max-width:440px}}
+@media (max-width:980px){figure svg.wide{display:none}figure svg.middle{display:block}
+figure svg.half.narrow{display:block;max-width:440px}}
+@media (max-width:700px){.figures{grid-template-columns:minmax(0,1fr)}
+figure svg.half.wide{display:block;max-width:540px}figure svg.half.narrow{display:none}}
+@media (max-width:540px){figure svg.middle,figure svg.half.wide{display:none}
+figure svg.narrow,figure svg.half.narrow{display:block;max-width:440px}}
 @media (max-width:560px){main,.top,footer,nav ul{padding-left:12px;padding-right:12px}
 .card{padding:14px 10px}.cards .card{padding:14px}.note{padding:12px}
 .cards{grid-template-columns:minmax(0,1fr)}h1{font-size:1.5rem}

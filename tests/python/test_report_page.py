@@ -14,7 +14,8 @@ import pytest
 import report_records
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [(360, "light"), (360, "dark"), (820, "light"), (1280, "light"), (1280, "dark")]
+PAGES = [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")]
+WIDTHS = [360, 640, 820, 1280]  # one for each way that charts are shown
 # Read here: tests do not see variables of this name.
 GIVEN = os.environ.get("LMS_TOOL")
 
@@ -58,10 +59,10 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Brows
 def wider_than_the_page(chromium: browser.Browser) -> list[str]:
     """Elements that stick out, but for what scrolls in a box of its own."""
     return chromium.ask(
-        """Array.from(document.querySelectorAll('body *')).filter(e => {
+        """Array.from(document.querySelectorAll(
+             'body *:not(svg *):not(.scroll *):not(nav *):not(#tip)')).filter(e => {
              const box = e.getBoundingClientRect();
-             return box.width > 0 && (box.right > innerWidth + 1 || box.left < -1) &&
-                    !e.closest('.scroll, nav ul, svg, #tip');
+             return box.width > 0 && (box.right > innerWidth + 1 || box.left < -1);
            }).map(e => e.tagName + '.' + e.className)"""
     )
 
@@ -83,11 +84,11 @@ def test_nothing_sticks_out_and_nothing_complains(
     assert [url for url in chromium.requests if not url.startswith(("file:", "data:"))] == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), PAGES[::2])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_every_chart_is_seen_once_and_its_words_do_not_overlap(
-    page: Path, chromium: browser.Browser, width: int, scheme: str
+    page: Path, chromium: browser.Browser, width: int
 ) -> None:
-    chromium.show(width, 900, scheme)
+    chromium.show(width, 900, "light")
     chromium.open(page.as_uri())
     chromium.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
     seen = chromium.ask(
@@ -101,6 +102,7 @@ def test_every_chart_is_seen_once_and_its_words_do_not_overlap(
         """(() => {
              const found = [];
              for (const svg of document.querySelectorAll('figure > svg')) {
+               if (!svg.getBoundingClientRect().width) continue;
                const texts = Array.from(svg.querySelectorAll('text'));
                const boxes = texts.map(t => t.getBoundingClientRect());
                boxes.forEach((a, i) => boxes.slice(0, i).forEach((b, j) => {

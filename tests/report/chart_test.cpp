@@ -13,7 +13,7 @@
 namespace lms::report {
 namespace {
 
-constexpr double kWidths[] = {312, 466, 990};
+constexpr double kWidths[] = {312, 466, 660, 990};
 constexpr const char* kMethods[] = {"plain", "lms", "lms-swap", "save_on_cpu", "checkpoint"};
 
 std::string overlapping(const Drawing& drawing) {
