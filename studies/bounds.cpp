@@ -26,6 +26,18 @@ LinkModel link_of(const Record& record) {
   return link;
 }
 
+/// <out>/<study>/<series>/<key>.json, from whichever of these folders on.
+void collect(const std::string& folder, int depth, std::vector<std::string>& files) {
+  for (const std::string& name : names_in(folder)) {
+    const std::string path = folder + "/" + name;
+    if (name.ends_with(".json")) {
+      files.push_back(path);
+    } else if (depth > 0) {
+      collect(path, depth - 1, files);
+    }
+  }
+}
+
 }  // namespace
 
 void add_bound(Record& record, const std::string& trace_file) {
@@ -39,11 +51,7 @@ void add_bound(Record& record, const std::string& trace_file) {
 
 int add_bounds(const std::string& folder, bool again, std::FILE* log) {
   std::vector<std::string> files;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".json") files.push_back(entry.path().string());
-  }
-  std::ranges::sort(files);
+  collect(folder, 2, files);
   int done = 0;
   for (const std::string& file : files) {
     auto record = read_record(file);

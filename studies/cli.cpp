@@ -197,11 +197,9 @@ std::vector<Recipe> recipes_of(Arguments& arguments) {
 /// In the order in which their figures are wanted.
 std::vector<std::string> recipe_files(const std::string& folder) {
   std::vector<std::string> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".toml") files.push_back(entry.path().string());
+  for (const std::string& name : names_in(folder)) {
+    if (name.ends_with(".toml")) files.push_back(folder + "/" + name);
   }
-  std::ranges::sort(files);
   // B1 has the slowest steps.
   std::ranges::stable_partition(files, [](const std::string& file) {
     return fs::path(file).filename().string().rfind("B1", 0) != 0;

@@ -121,11 +121,9 @@ class Driver {
   std::map<std::int64_t, Record> records(const Recipe& recipe, const RecipeSeries& series,
                                          const std::string& method, const std::string& link) const {
     std::map<std::int64_t, Record> found;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder(recipe, series), error)) {
-      const std::string name = entry.path().filename().string();
+    for (const std::string& name : names_in(folder(recipe, series))) {
       if (!name.ends_with(".json") || name.starts_with("boundary.")) continue;
-      auto record = read_record(entry.path().string());
+      auto record = read_record(folder(recipe, series) + "/" + name);
       if (!record || record->method != method || record->link_emulated.value_or("") != link) {
         continue;
       }

@@ -1,5 +1,6 @@
 #include "studies/record.h"
 
+#include <dirent.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -225,6 +226,18 @@ Json to_json(const Boundary& boundary) {
   if (boundary.smallest_failed) json["why"] = boundary.why;
   json["tries"] = tries;
   return json;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(folder.c_str()), &::closedir);
+  if (!open) return names;
+  while (const dirent* entry = ::readdir(open.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 void write_json(const std::string& path, const Json& json) {

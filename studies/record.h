@@ -114,6 +114,10 @@ struct Boundary {
 
 nlohmann::ordered_json to_json(const Boundary& boundary);
 
+/// The names in a folder, sorted; empty where there is none. (PyTorch's libraries export parts of
+/// another libstdc++'s <filesystem>, so its iterators are not to be trusted in programs with them.)
+std::vector<std::string> names_in(const std::string& folder);
+
 /// The file is whole or as it was, whatever happens. Throws lms::Error.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 /// Throws lms::Error for a file that is not there, or no JSON.

@@ -1,5 +1,8 @@
 // Tries on the CPU: what each method computes, and what their records say.
+#include <ATen/autocast_mode.h>
+#include <ftw.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -41,7 +44,13 @@ Record make(Values values) {
 
 class Tries : public testing::Test {
  protected:
-  static void TearDownTestSuite() { fs::remove_all(folder()); }
+  // Not std::filesystem::remove_all: PyTorch's libraries export one of another libstdc++.
+  static void TearDownTestSuite() {
+    ::nftw(
+        folder().c_str(),
+        [](const char* each, const struct stat*, int, struct FTW*) { return std::remove(each); },
+        16, FTW_DEPTH | FTW_PHYS);
+  }
 };
 
 TEST_F(Tries, SavingOnTheHostChangesNoBits) {
