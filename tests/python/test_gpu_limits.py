@@ -73,6 +73,23 @@ def test_training_under_a_part_of_its_memory(part: int) -> None:
     assert stats["list_splits"] > 0, "the optimizer's lists are a large part of the limit"
 
 
+def test_peaks_of_two_allocators_are_not_added() -> None:
+    """What lies in LMS's arena, and later in PyTorch's own memory, was never there at once."""
+    before = harness.held("cuda")
+    with harness.managed("cuda", limit=256 * MIB, min_block="1MiB") as package:
+        first = torch.zeros(160 * MIB, dtype=torch.uint8, device="cuda")
+        del first
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            second = torch.zeros(160 * MIB, dtype=torch.uint8, device="cuda")
+        side.synchronize()
+        stats = package.memory_stats("cuda")
+        assert 160 * MIB <= stats["device.bytes.peak"] <= before + 256 * MIB
+        assert 160 * MIB <= stats["device.reserved.peak"] <= before + 256 * MIB
+        assert torch.cuda.max_memory_reserved() == stats["device.reserved.peak"]
+        del second
+
+
 def test_limit_below_the_largest_operator() -> None:
     """The operator, its bytes and the smallest limit are named; a larger limit goes on."""
     before = harness.held("cuda")

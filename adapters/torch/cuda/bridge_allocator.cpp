@@ -3,6 +3,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+
 #include "adapters/torch/cuda/cuda_manager.h"
 
 namespace lms::torch {
@@ -69,25 +71,29 @@ c10::CachingDeviceAllocator::DeviceStats BridgeAllocator::getDeviceStats(Index d
   CudaManager* manager = manager_on(device);
   if (manager == nullptr || manager->arena() == nullptr) return stats;
   const DeviceArena& arena = *manager->arena();
+  // The two have their peaks at different times; and nothing is in use that is not reserved.
+  const auto together = [most = manager->reserved_peak()](Bytes native, Bytes ours) {
+    return std::max(native, std::min(native + ours, most));
+  };
   using c10::CachingAllocator::StatType;
   for (const StatType type : {StatType::AGGREGATE, StatType::LARGE_POOL}) {
     const auto index = static_cast<std::size_t>(type);
     for (auto* stat : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes}) {
       (*stat)[index].current += arena.used();
-      // PyTorch's small allocations are as many at one time as at another, about.
-      (*stat)[index].peak += arena.peak();
+      (*stat)[index].peak = together((*stat)[index].peak, arena.peak());
       (*stat)[index].allocated += arena.taken();
       (*stat)[index].freed += arena.taken() - arena.used();
     }
     stats.reserved_bytes[index].current += arena.mapped();
-    stats.reserved_bytes[index].peak += arena.mapped_peak();
+    auto& most_reserved = stats.reserved_bytes[index].peak;
+    most_reserved = together(most_reserved, arena.mapped_peak());
   }
   return stats;
 }
 
 void BridgeAllocator::resetPeakStats(Index device) {
   native_->resetPeakStats(device);
-  if (CudaManager* manager = manager_on(device)) manager->reset_arena_peak();
+  if (CudaManager* manager = manager_on(device)) manager->reset_reserved_peak();
 }
 
 void BridgeAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {

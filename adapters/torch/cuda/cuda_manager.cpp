@@ -133,7 +133,7 @@ void CudaManager::start(const Settings& settings) {
     native->resetPeakStats(device_.index());
     lock.lock();
     engine_.reset_peak(lock);
-    if (arena_) arena_->reset_peak();
+    reset_reserved_peak();
   }
 }
 

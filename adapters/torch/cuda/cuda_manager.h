@@ -80,9 +80,9 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void empty_arena();
   [[nodiscard]] const DeviceArena* arena() const { return arena_.get(); }
   void allow_peer(int peer);
-  void reset_arena_peak() {
-    if (arena_) arena_->reset_peak();
-  }
+  /// Most bytes that the arena and PyTorch's allocator have reserved together at one time.
+  [[nodiscard]] Bytes reserved_peak() const { return reserved_peak_.load(); }
+  void reset_reserved_peak();
   /// Allocations go to a private pool (a graph's, a user's) from now on / no longer.
   void begin_pool() { ++pools_; }
   void end_pool() { --pools_; }
@@ -159,6 +159,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   bool clear_cheapest(Bytes bytes);
   /// Bytes that PyTorch's allocator has reserved now.
   Bytes native_reserved();
+  /// The arena may have grown.
+  void note_arena_growth();
   /// Bytes of the arena that a plan may count on: what PyTorch's allocator had reserved at most in
   /// the step that was timed last will be reserved again.
   Bytes planned_room();
@@ -186,6 +188,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::atomic<std::int64_t> since_look_{0};  ///< operators since native memory was looked at
   /// Most that PyTorch's allocator has reserved since a step was timed.
   std::atomic<Bytes> native_peak_{0};
+  std::atomic<Bytes> reserved_peak_{0};
+  std::atomic<Bytes> arena_noted_{0};  ///< what the arena had when reserved_peak_ was looked at
   LapTimer laps_;
   std::atomic<Bytes> used_beside_{0};  ///< bytes of the arena below its window, when laps began
   LinkModel link_;                     ///< the planning thread's

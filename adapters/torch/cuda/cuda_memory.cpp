@@ -25,6 +25,12 @@ constexpr Bytes kLeastLimit = 64 * cuda::VirtualMemory::kUnit;
 /// Operators between two looks at what PyTorch's allocator has reserved.
 constexpr std::int64_t kLookEvery = 32;
 
+void raise(std::atomic<Bytes>& most, Bytes value) {
+  Bytes before = most;
+  while (before < value && !most.compare_exchange_weak(before, value)) {
+  }
+}
+
 /// The same under a limit.
 Bytes slack(Bytes limit) { return std::min(kSlack, limit / 64); }
 
@@ -38,10 +44,21 @@ Bytes CudaManager::in_use() const {
 
 Bytes CudaManager::native_reserved() {
   const Bytes reserved = current(native_stats(device_).reserved_bytes);
-  Bytes peak = native_peak_;
-  while (peak < reserved && !native_peak_.compare_exchange_weak(peak, reserved)) {
-  }
+  raise(native_peak_, reserved);
+  raise(reserved_peak_, reserved + (arena_ ? arena_->mapped() : 0));
   return reserved;
+}
+
+void CudaManager::note_arena_growth() {
+  if (arena_noted_.exchange(arena_->mapped(), std::memory_order_relaxed) < arena_->mapped()) {
+    (void)native_reserved();
+  }
+}
+
+void CudaManager::reset_reserved_peak() {
+  if (arena_) arena_->reset_peak();
+  reserved_peak_ = 0;
+  (void)native_reserved();
 }
 
 Bytes CudaManager::planned_room() {
@@ -121,6 +138,7 @@ void* CudaManager::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
 c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict) {
   const Bytes size = round_up(bytes, kUnit);
   const auto whole = [&](void* data) {
+    note_arena_growth();
     return c10::DataPtr{data, data, &delete_in_arena, device_};
   };
   if (wanted != kNoAddress) {
@@ -306,7 +324,9 @@ Result CudaManager::with_room(std::size_t size, const std::function<Result()>& a
           ++from_reclaim_;
         } else {
           lock.unlock();
-          ++(native_stats(device_).num_device_alloc != before ? from_driver_ : from_free_list_);
+          const bool grown = native_stats(device_).num_device_alloc != before;
+          ++(grown ? from_driver_ : from_free_list_);
+          if (grown) (void)native_reserved();
           lock.lock();
         }
         return result;
