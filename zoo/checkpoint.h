@@ -16,8 +16,9 @@ using Block = std::function<torch::Tensor(const std::vector<torch::Tensor>&)>;
 
 /// block(inputs). With `on`, and where gradients are recorded, what the block saves for its
 /// gradient is forgotten, and computed again when the gradient comes, from the same random numbers
-/// and under the same autocast. Results and gradients have the same bits; the statistics of batch
-/// norm see the batch twice.
+/// and under the same autocast. Results and gradients have the same bits, but that gradients of an
+/// input which others use, too, are added in another order; the statistics of batch norm see the
+/// batch twice.
 torch::Tensor run_block(bool on, const Block& block, const std::vector<torch::Tensor>& inputs);
 
 /// The same for a module with forward(Tensor).
