@@ -136,7 +136,7 @@ std::string goal_html(const Verdict& verdict) {
   const Goal& goal = *verdict.goal;
   std::string html = "<div class=\"goal\">";
   if (verdict.value) {
-    html += "<div class=\"row\"><div class=\"big\">" + escape(measured(verdict)) + "</div>" +
+    html += R"(<div class="row"><div class="big">)" + escape(measured(verdict)) + "</div>" +
             chip(verdict.state) + "</div><div class=\"what\">" + escape(what_of(verdict));
     std::string where = verdict.size;
     if (verdict.panel->cap) {
@@ -161,14 +161,14 @@ std::string own_html(const Study& study) {
   for (const Panel& panel : study.panels) {
     const Maximum* maximum = panel.maximum("lms");
     if (maximum == nullptr || !maximum->factor) continue;
-    return "<div class=\"goal\"><div class=\"big\">" + escape(format_factor(*maximum->factor)) +
+    return R"(<div class="goal"><div class="big">)" + escape(format_factor(*maximum->factor)) +
            "</div><div class=\"what\">the " + grown(panel) + " that fit" +
            (panel.over_side ? "" : "s") + " in memory <span class=\"soft\">(" +
            escape(panel.name(maximum->value)) + ")</span></div></div>";
   }
   std::size_t runs = 0;
   for (const Panel& panel : study.panels) runs += panel.runs.size() + panel.linked.size();
-  return "<div class=\"goal\"><div class=\"big\">" + std::to_string(runs) +
+  return R"(<div class="goal"><div class="big">)" + std::to_string(runs) +
          "</div><div class=\"what\">" + (runs == 1 ? "run" : "runs") + "</div></div>";
 }
 
@@ -177,7 +177,7 @@ std::string cards(const std::vector<Study>& studies, const std::vector<std::stri
   std::string html = "<div class=\"cards\">\n";
   for (std::size_t i = 0; i < studies.size(); ++i) {
     const Study& study = studies[i];
-    html += "<a class=\"card\" href=\"#" + anchors[i] + "\"><div class=\"name\"><b>" +
+    html += R"(<a class="card" href="#)" + anchors[i] + R"("><div class="name"><b>)" +
             escape(study.name) + "</b> " + (study.title == study.name ? "" : escape(study.title)) +
             "</div>";
     if (study.verdicts.empty()) html += own_html(study);
@@ -317,7 +317,7 @@ std::string page(const Input& input, std::string_view title) {
       "<link rel=\"icon\" href=\"data:,\">\n<title>" +
       escape(title) + "</title>\n<style>" + page_style() + "</style></head><body>\n" +
       "<header class=\"top\"><div><h1>" + escape(title) +
-      "</h1><button class=\"theme\" type=\"button\" hidden>Dark</button></div><p>" +
+      R"(</h1><button class="theme" type="button" hidden>Dark</button></div><p>)" +
       escape(origin(input)) + "</p></header>\n";
 
   html += "<nav aria-label=\"Sections\"><ul>";

@@ -50,7 +50,7 @@ std::string resolved(std::string rules, bool dark) {
 }  // namespace
 
 const std::vector<Colour>& palette() {
-  static const std::vector<Colour> kColours = {
+  static const std::vector<Colour> colours = {
       {"page", "#f4f5f7", "#0e1116"},       {"card", "#ffffff", "#171b22"},
       {"track", "#eceef2", "#232934"},      {"ink", "#1b2028", "#e8ebf0"},
       {"soft", "#565e6c", "#a3acba"},       {"faint", "#e3e6eb", "#2a313c"},
@@ -64,7 +64,7 @@ const std::vector<Colour>& palette() {
       {"gap", "#c2352b", "#ff7b72"},        {"bound", "#1b2028", "#e8ebf0"},
       {"predicted", "#c2352b", "#ff8f87"},
   };
-  return kColours;
+  return colours;
 }
 
 double contrast(std::string_view one, std::string_view other) {

@@ -339,8 +339,9 @@ std::optional<StepRecord> read_step(const Json& json, const std::string& file,
   record.to_device = fields.size("bytes_in");
   record.recomputed = fields.size("bytes_recomputed");
   const Json* identical = fields.find("bit_identical");
-  if (identical != nullptr && identical->is_boolean())
+  if (identical != nullptr && identical->is_boolean()) {
     record.bit_identical = identical->get<bool>();
+  }
   return record;
 }
 

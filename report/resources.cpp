@@ -254,8 +254,9 @@ void add_allocations(std::vector<Figure>& figures, const Panel& panel, const std
     }
     group.bars.push_back({source, count, format_number(count), "lms", false, {}, {}});
   }
-  if (rest > 0)
+  if (rest > 0) {
     group.bars.push_back({"all others", rest, format_number(rest), "plain", false, {}, {}});
+  }
   std::string description = "Bars: ";
   for (Bar& bar : group.bars) {
     if (sum > 0) bar.text += ", " + format_share(*bar.value / sum);
@@ -289,7 +290,9 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
   chart.format = format_number;
   std::string description = "Bars, by size and link: ";
   std::string says;
-  for (auto& [key, runs] : groups) {
+  for (auto& entry : groups) {
+    const auto& key = entry.first;
+    std::vector<const Record*>& runs = entry.second;
     std::ranges::stable_sort(runs, {}, [&](const Record* run) { return rank(run->link); });
     const Look look = look_of(key.first);
     Group group{look.name + " at " + panel.name(key.second) + times(panel, key.second), {}};

@@ -283,8 +283,9 @@ std::vector<std::string> Panel::methods() const {
 
 std::vector<Study> studies_of(const Input& input) {
   std::map<std::string, std::map<Key, std::vector<const Record*>>> grouped;
-  for (const Record& record : input.records)
+  for (const Record& record : input.records) {
     grouped[record.study][key_of(record)].push_back(&record);
+  }
 
   std::vector<Study> studies;
   const auto add = [&](const std::string& name, const Published* published) {

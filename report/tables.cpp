@@ -36,10 +36,10 @@ std::string both(const std::optional<double>& one, const std::optional<double>& 
 
 std::string opened(const std::string& label,
                    const std::vector<std::pair<const char*, bool>>& head) {
-  std::string html = "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" +
+  std::string html = R"(<div class="scroll" tabindex="0" role="region" aria-label=")" +
                      escape(label) + "\"><table><thead><tr>";
   for (const auto& [name, words] : head) {
-    html += std::string(words ? "<th class=\"l\" scope=\"col\">" : "<th scope=\"col\">") + name +
+    html += std::string(words ? R"(<th class="l" scope="col">)" : "<th scope=\"col\">") + name +
             "</th>";
   }
   return html + "</tr></thead><tbody>";
@@ -51,7 +51,7 @@ std::string swatch(const std::string& method) {
   const Look look = look_of(method);
   Drawing drawing(12);
   drawing.marker(look.shape, 6, 6, 4, "f-" + look.token);
-  return "<svg class=\"swatch\" viewBox=\"0 0 12 12\" aria-hidden=\"true\">" + drawing.body() +
+  return R"(<svg class="swatch" viewBox="0 0 12 12" aria-hidden="true">)" + drawing.body() +
          "</svg>" + escape(look.name);
 }
 
@@ -85,7 +85,7 @@ std::string row(const Panel& panel, const Record& run) {
   const auto factor = x ? panel.factor(*x) : std::nullopt;
   const std::string rate_unit = run.unit.empty() ? "" : " " + run.unit + "/s";
   std::string html = run.ok() ? "<tr>" : "<tr class=\"failed\">";
-  html += "<th class=\"l\" scope=\"row\">" + swatch(run.method) + "</th>";
+  html += R"(<th class="l" scope="row">)" + swatch(run.method) + "</th>";
   html += "<td>" + (run.size().empty() ? kDash : escape(run.size())) + "</td>";
   html += cell(run.batch, format_number);
   html += cell(run.cap, format_memory);
@@ -119,7 +119,7 @@ std::string record_table(const Study& study) {
     std::string title = panel.title();
     const std::string conditions = panel.conditions();
     if (!conditions.empty()) title += " · " + conditions;
-    rows += "<tr class=\"part\"><th class=\"l\" colspan=\"21\" scope=\"rowgroup\"><span>" +
+    rows += R"(<tr class="part"><th class="l" colspan="21" scope="rowgroup"><span>)" +
             escape(title) + "</span></th></tr>";
     for (const auto* runs : {&panel.runs, &panel.linked}) {
       for (const Record* run : *runs) {
@@ -240,6 +240,7 @@ std::string operator_notes(const Study& study) {
 
 std::string step_table(const std::vector<StepRecord>& steps) {
   std::vector<const StepRecord*> order;
+  order.reserve(steps.size());
   for (const StepRecord& step : steps) order.push_back(&step);
   std::ranges::stable_sort(order, {}, [](const StepRecord* step) {
     const Look look = look_of(step->method);
@@ -261,10 +262,10 @@ std::string step_table(const std::vector<StepRecord>& steps) {
                                                                 {"recomputed", false},
                                                                 {"same bits", true}});
   for (const StepRecord* step : order) {
-    html += "<tr><th class=\"l\" scope=\"row\">" + escape(step->step) + "</th><td class=\"l\">" +
+    html += R"(<tr><th class="l" scope="row">)" + escape(step->step) + "</th><td class=\"l\">" +
             swatch(step->method) + "</td>";
     if (!step->error.empty()) {
-      html += "<td class=\"l bad\" colspan=\"10\">" + escape(shorten(step->error, 1, 120)) +
+      html += R"(<td class="l bad" colspan="10">)" + escape(shorten(step->error, 1, 120)) +
               "</td></tr>";
       continue;
     }

@@ -119,8 +119,8 @@ struct Unit {
   std::string_view name;
 };
 
-template <std::size_t kCount>
-std::string in_units(double value, const std::array<Unit, kCount>& units) {
+template <std::size_t Count>
+std::string in_units(double value, const std::array<Unit, Count>& units) {
   if (!std::isfinite(value)) return std::string(kDash);
   const double size = std::fabs(value);
   const Unit* unit = units.data();
