@@ -157,7 +157,8 @@ TEST_P(Checkpointed, HasTheSameBits) {
         name.rfind("backbone.bn2", 0) == 0;
     if (model == "deeplabv3plus" && before_sum) {
       const double apart = (value - again[i].second).norm().item<double>();
-      EXPECT_LT(apart, 1e-4 * value.norm().item<double>()) << name;
+      // A bias that a batch norm takes out again has a gradient of rounding alone.
+      EXPECT_LT(apart, 1e-4 * value.norm().item<double>() + 1e-5) << name;
     } else {
       EXPECT_TRUE(torch::equal(value, again[i].second)) << name;
     }
