@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
-# Threads that have nothing to do sleep: whoever spins takes the processor from the tests beside him.
+# Threads that have nothing to do sleep: whoever spins takes the processor from other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
