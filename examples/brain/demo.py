@@ -86,8 +86,9 @@ def main() -> int:
             print(f"demo: the package {package} is missing: {remedy}", file=sys.stderr)
             return 2
     import numpy as np
-    import report
     from tissue import load_brain
+
+    import report
 
     start = time.monotonic()
     try:

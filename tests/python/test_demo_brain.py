@@ -15,11 +15,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "brain"))
 
-import report  # noqa: E402
 from meter import PeakMeter  # noqa: E402
 from nifti import NiftiError, read_nifti  # noqa: E402
 from tissue import CLASSES, DATA, FULL, load_brain  # noqa: E402
 from unet import UNet3d, parameter_count  # noqa: E402
+
+import report  # noqa: E402
 
 CODES = {"u1": 2, "i2": 4, "i4": 8, "f4": 16, "f8": 64}
 
