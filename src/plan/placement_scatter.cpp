@@ -21,15 +21,19 @@ enum class Care : std::uint8_t {
   kExact,  ///< those whose owners return first are taken first
 };
 
+/// When a page is taken by what lies in one piece: [begin, end) within a period, in order.
+using Busy = std::vector<std::pair<std::int32_t, std::int32_t>>;
+
 class Colouring {
  public:
+  /// The first pages are shared with what lies in one piece.
   Colouring(const std::vector<Rectangle>& rectangles, std::int32_t period, Bytes page,
-            std::uint32_t first_page, std::uint32_t end_page, Care care)
+            const std::vector<Busy>& shared, std::size_t pages, Care care)
       : rectangles_(rectangles),
         period_(period),
         page_(page),
-        first_(first_page),
-        pages_(end_page - first_page),
+        shared_(shared),
+        pages_(pages),
         care_(care),
         moves_(rectangles.size()) {
     result_.pages.resize(rectangles.size());
@@ -79,7 +83,7 @@ class Colouring {
 
   /// Those that are there when the step begins.
   bool seat(const std::vector<std::uint32_t>& staying) {
-    std::size_t next = 0;
+    std::size_t next = shared_.size();
     for (const std::uint32_t i : staying) {
       const std::size_t end = next + count_of(i);
       if (end > pages_.size()) return false;
@@ -87,7 +91,7 @@ class Colouring {
       for (; next < end; ++next) {
         pages_[next] = {always ? kNever : end_of(i) - period_, always ? 0 : rectangles_[i].begin,
                         i};
-        result_.pages[i].push_back(first_ + static_cast<std::uint32_t>(next));
+        result_.pages[i].push_back(static_cast<std::uint32_t>(next));
       }
     }
     return true;
@@ -104,7 +108,7 @@ class Colouring {
     for (const std::uint32_t p : found_) {
       pages_[p].free_from = end;
       if (begin == 0) pages_[p].free_until = period_;  // not free while others move
-      result.push_back(first_ + p);
+      result.push_back(p);
     }
     return true;
   }
@@ -152,11 +156,18 @@ class Colouring {
     }
   }
 
+  [[nodiscard]] bool is_free(const Busy& busy, std::int32_t begin, std::int32_t end) const {
+    if (end > period_) return false;
+    const auto next = std::ranges::upper_bound(busy, begin, {}, &Busy::value_type::second);
+    return next == busy.end() || next->first >= end;
+  }
+
   /// The pages that are free in [begin, end).
   std::size_t find(std::int32_t begin, std::int32_t end) {
     found_.clear();
     for (std::uint32_t p = 0; p < pages_.size(); ++p) {
-      if (pages_[p].free_from <= begin && pages_[p].free_until >= end) found_.push_back(p);
+      const bool free = pages_[p].free_from <= begin && pages_[p].free_until >= end;
+      if (free && (p >= shared_.size() || is_free(shared_[p], begin, end))) found_.push_back(p);
     }
     return found_.size();
   }
@@ -193,7 +204,7 @@ class Colouring {
   const std::vector<Rectangle>& rectangles_;
   std::int32_t period_;
   Bytes page_;
-  std::uint32_t first_;
+  const std::vector<Busy>& shared_;
   std::vector<Page> pages_;
   Care care_;
   std::vector<bool> moves_;  // by rectangle: returns elsewhere
@@ -201,6 +212,38 @@ class Colouring {
   std::vector<std::uint32_t> found_;
   Scattering result_;
 };
+
+/// When the pages below `end` are taken by `pieces`.
+std::vector<Busy> busy_pages(const std::vector<Rectangle>& pieces, std::int32_t period, Bytes page,
+                             Bytes end) {
+  std::vector<Busy> pages(static_cast<std::size_t>(end / page));
+  for (const Rectangle& piece : pieces) {
+    const std::int32_t over = piece.begin + piece.length - period;
+    const auto last = static_cast<std::size_t>((piece.address + piece.size - 1) / page);
+    for (auto p = static_cast<std::size_t>(piece.address / page); p <= last; ++p) {
+      if (piece.length >= period) {
+        pages[p].emplace_back(0, period);
+        continue;
+      }
+      pages[p].emplace_back(piece.begin, std::min(piece.begin + piece.length, period));
+      if (over > 0) pages[p].emplace_back(0, over);
+    }
+  }
+  for (Busy& busy : pages) {
+    std::ranges::sort(busy);
+    // Overlapping ones become one: their ends are to be in order, too.
+    Busy merged;
+    for (const auto& [begin, stop] : busy) {
+      if (!merged.empty() && begin <= merged.back().second) {
+        merged.back().second = std::max(merged.back().second, stop);
+      } else {
+        merged.emplace_back(begin, stop);
+      }
+    }
+    busy = std::move(merged);
+  }
+  return pages;
+}
 
 /// Pages that are moved, and the pieces of everything: the fewer, the better.
 std::pair<std::size_t, std::size_t> trouble(const Scattering& scattering) {
@@ -238,11 +281,12 @@ std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
   }
   const Bytes below = pieces.empty() ? 0 : round_up(pack(pieces, period, kSecondsForPieces), page);
   if (below > room) return std::nullopt;
+  const std::vector<Busy> shared = busy_pages(pieces, period, page, below);
   std::optional<Scattering> result;
   for (const Care care : {Care::kNone, Care::kOwned, Care::kExact}) {
-    auto found = Colouring(rectangles, period, page, static_cast<std::uint32_t>(below / page),
-                           static_cast<std::uint32_t>(room / page), care)
-                     .run(who);
+    auto found =
+        Colouring(rectangles, period, page, shared, static_cast<std::size_t>(room / page), care)
+            .run(who);
     if (found && (!result || trouble(*found) < trouble(*result))) result = std::move(found);
   }
   if (!result) return result;

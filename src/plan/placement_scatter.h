@@ -21,7 +21,8 @@ struct Scattering {
 
 /// Puts rectangles on pages of `page` bytes of [0, room), which memory of a device can be made of
 /// wherever they are: what is at most `room` at every moment nearly always fits. Those that are
-/// smaller than a page, and those that are `whole`, get addresses below all pages.
+/// smaller than a page, and those that are `whole`, get addresses on the lowest pages, which others
+/// have when they are free.
 ///
 /// Interval colouring in the order of beginnings, each rectangle on the fewest pieces that best fit
 /// finds; tried with more and less care for those that want their pages back, the result with the
