@@ -59,16 +59,19 @@ bool RunFolder::has_run() const {
 void RunFolder::save(const State& state, bool best) const {
   const std::int64_t step = std::stoll(state.fact("step"));
   const std::string path = checkpoint(step);
-  save_state(path, state);
   if (best) {
+    // The best is first: a checkpoint that remembers having been the best is never without it.
     const std::string name = file("best.safetensors");
-    const std::string link = name + ".part";
+    const std::string link = path + ".part";
+    save_state(name, state);
     ::unlink(link.c_str());
-    if (::link(path.c_str(), link.c_str()) != 0) {
-      save_state(name, state);  // a file system without hard links
-    } else if (::rename(link.c_str(), name.c_str()) != 0) {
-      throw StateError(name + ": cannot be replaced: " + std::strerror(errno));
+    if (::link(name.c_str(), link.c_str()) != 0) {
+      save_state(path, state);  // a file system without hard links
+    } else if (::rename(link.c_str(), path.c_str()) != 0) {
+      throw StateError(path + ": cannot be replaced: " + std::strerror(errno));
     }
+  } else {
+    save_state(path, state);
   }
   const auto all = steps();
   for (std::size_t i = static_cast<std::size_t>(keep_); i < all.size(); ++i) {

@@ -24,7 +24,7 @@ class RunFolder {
   [[nodiscard]] bool has_run() const;
 
   /// Saves the state under its fact "step" (see save_state()), then removes all but the newest
-  /// `keep`. `best`: it is the best so far, too.
+  /// `keep`. `best`: it is the best so far, too; it becomes that before it becomes a checkpoint.
   void save(const State& state, bool best) const;
 
   /// The newest whole state: of the journal, or a checkpoint. Damaged files are passed over, and

@@ -134,9 +134,23 @@ TEST(StateFile, AKillLeavesAWholeCheckpoint) {
     EXPECT_GE(step, last);
     expect_same(some_state(step), *state);
     last = step;
-    if (last >= 3) load_state(folder / "best.safetensors");
+    if (last >= 3) {
+      EXPECT_GE(std::stoll(load_state(folder / "best.safetensors").fact("step")), last / 3 * 3);
+    }
   }
   EXPECT_GT(last, 0);
+}
+
+TEST(StateFile, ACheckpointIsNeverWithoutTheBestThatItRemembers) {
+  const Folder folder;
+  const RunFolder run(folder.path(), 2);
+  run.save(some_state(1), true);
+  std::filesystem::create_directory(run.checkpoint(2));  // stands for a kill before it is there
+  EXPECT_THROW(run.save(some_state(2), true), StateError);
+  expect_same(some_state(2), load_state(folder / "best.safetensors"));
+  run.save(some_state(1), true);  // once more, over what is there
+  expect_same(some_state(1), load_state(run.checkpoint(1)));
+  expect_same(some_state(1), load_state(folder / "best.safetensors"));
 }
 
 TEST(Journal, AKillLosesAtMostTheEntryInTheMaking) {
