@@ -26,6 +26,13 @@ bool can_hold_tensors(const c10::Type& type) {
   }
 }
 
+bool is_generator(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::GeneratorType) return true;
+  return type.kind() == c10::TypeKind::OptionalType &&
+         std::ranges::any_of(type.containedTypes(),
+                             [](const auto& inner) { return is_generator(*inner); });
+}
+
 bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
   return std::ranges::any_of(prefixes, [&](auto prefix) { return name.starts_with(prefix); });
 }
@@ -89,6 +96,8 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   for (std::uint32_t i = 0; i < info.argument_count; ++i) {
     const auto& argument = schema.arguments()[i];
     if (argument.type()->kind() == c10::TypeKind::StreamObjType) info.takes_stream = true;
+    if (is_generator(*argument.real_type())) info.generator = i;
+    if (argument.name() == "dropout_p") info.dropout = i;
     if (!can_hold_tensors(*argument.real_type())) continue;
     const bool writes = !trusted || written_in_silence(argument.name()) ||
                         (argument.alias_info() != nullptr && argument.alias_info()->isWrite());
@@ -96,10 +105,10 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
     info.arguments.push_back({i, writes});
   }
   const auto& tags = op.getTags();
-  const bool random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
+  info.random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
   info.completes_results = trusted && info.kind == OpKind::kPlain && !is_factory(info.name);
   if (trusted && info.kind == OpKind::kPlain) info.rerun = rerun_rule(op);
-  info.may_rerun = !writes_any && !random && info.kind == OpKind::kPlain;
+  info.may_rerun = !writes_any && !info.random && info.kind == OpKind::kPlain;
   return info;
 }
 

@@ -36,6 +36,11 @@ struct OpInfo {
   /// pointers.)
   bool completes_results = false;
   std::uint64_t key = 0;  ///< of the operator, the same in every process
+
+  static constexpr std::size_t kNoArgument = SIZE_MAX;
+  bool random = false;                  ///< it draws random numbers
+  std::size_t generator = kNoArgument;  ///< position of the one that says from where
+  std::size_t dropout = kNoArgument;    ///< of one that is 0 if it draws none
 };
 
 /// The facts about `op` when it runs at backend key `key`; no arguments: not worth hooking.

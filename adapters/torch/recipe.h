@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/torch/draws.h"
 #include "adapters/torch/numerics.h"
 #include "adapters/torch/op_info.h"
 #include "engine/block.h"
@@ -87,6 +88,7 @@ struct Call {
   c10::DispatchKeySet keys;
   bool grad_mode = false;
   Numerics numerics;
+  std::optional<Draws> draws;
   std::uint64_t epoch = 0;  ///< of hooks; the kernels of earlier ones are gone
   std::vector<Argument> arguments;
   std::vector<TensorSpec> tensors;

@@ -79,7 +79,8 @@ Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector
     }
     const NumericsScope numerics(call->numerics);
     // The first call makes the storage, the others write it.
-    Storage made = run_call(*call, storages, saved, self ? Origin::kNoResult : result);
+    const std::size_t wanted = self ? Origin::kNoResult : result;
+    Storage made = run_call(*call, storages, saved, wanted, manager_.device());
     if (!self) self = std::move(made);
     pin(*self, /*writes=*/false, pins);
   }

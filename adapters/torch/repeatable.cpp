@@ -48,7 +48,16 @@ const std::unordered_set<std::string_view>& same_again() {
   return names;
 }
 
-/// Random only in their dropout, which is looked at in the arguments.
+/// They draw numbers from a generator of the device's, in an order that its state decides.
+const std::unordered_set<std::string_view>& same_with_same_numbers() {
+  static const std::unordered_set<std::string_view> names{
+      "native_dropout", "_fused_dropout", "bernoulli", "normal", "poisson",
+      // In place.
+      "bernoulli_", "uniform_", "normal_", "log_normal_", "exponential_", "geometric_", "cauchy_",
+      "random_"};
+  return names;
+}
+
 bool is_attention(std::string_view name) {
   return name == "_scaled_dot_product_flash_attention" ||
          name == "_scaled_dot_product_efficient_attention" ||
@@ -67,9 +76,12 @@ Rerun rerun_rule(const c10::OperatorHandle& op) {
   const auto& tags = op.getTags();
   const auto tagged = [&](at::Tag tag) { return std::ranges::find(tags, tag) != tags.end(); };
   if (is_attention(name)) return Rerun::kSame;
-  if (tagged(at::Tag::nondeterministic_seeded) || tagged(at::Tag::nondeterministic_bitwise) ||
-      overload.find("out") != std::string::npos) {
+  if (tagged(at::Tag::nondeterministic_bitwise) || overload.find("out") != std::string::npos) {
     return Rerun::kNever;
+  }
+  if (tagged(at::Tag::nondeterministic_seeded)) {
+    if (!same_with_same_numbers().contains(name)) return Rerun::kNever;
+    return name.ends_with('_') ? Rerun::kOverwrites : Rerun::kSame;
   }
   if (name == "native_batch_norm" || name == "cudnn_batch_norm") return Rerun::kBatchNorm;
   if (name == "copy_" || name == "zero_" || name == "fill_") return Rerun::kOverwrites;

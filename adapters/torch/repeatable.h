@@ -8,7 +8,8 @@ namespace lms::torch {
 
 struct OpInfo;
 
-/// What is known of running an operator's kernel again on the same bytes.
+/// What is known of running an operator's kernel again on the same bytes, and the same random
+/// numbers (draws.h).
 enum class Rerun : std::uint8_t {
   kNever,       ///< not known to give the same bits, or has other effects
   kSame,        ///< gives the same bits, and does nothing else

@@ -66,8 +66,6 @@ std::optional<ReplayArguments> replay_arguments(const OpInfo& info, const c10::O
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const auto& name = schema[i].name();
     const c10::IValue& value = result.values[i];
-    if (value.isGenerator()) return std::nullopt;
-    if (name == "dropout_p" && value.isDouble() && value.toDouble() != 0) return std::nullopt;
     if (name == "training" && value.isBool()) statistics_written = value.toBool();
   }
   for (const auto& argument : info.arguments) {
@@ -91,7 +89,7 @@ bool can_normalise(const Call& call, const at::Tensor& result) {
 }
 
 Storage run_call(const Call& call, const std::vector<Storage>& storages,
-                 const std::vector<Storage>& saved, std::size_t result) {
+                 const std::vector<Storage>& saved, std::size_t result, c10::Device device) {
   const c10::AutoGradMode grad_mode(call.grad_mode);
   const auto tensor = [&](int position) {
     if (position < 0) return at::Tensor();
@@ -136,6 +134,13 @@ Storage run_call(const Call& call, const std::vector<Storage>& storages,
         stack.emplace_back(std::move(list));
         break;
       }
+    }
+  }
+  std::optional<DrawAgain> again;
+  if (call.draws) {
+    again.emplace(*call.draws, device);
+    if (call.draws->argument != OpInfo::kNoArgument) {
+      stack[call.draws->argument] = again->generator();
     }
   }
   call.kernel->callBoxed(*call.op, call.keys, &stack);

@@ -38,19 +38,19 @@ struct ReplayArguments {
   at::Tensor written;  ///< undefined: it only makes new tensors
 };
 
-/// Nothing if a replay could be told from the first run: it draws random numbers, or writes more
-/// than one tensor.
+/// Nothing if a replay could be told from the first run: it writes more than one tensor.
 std::optional<ReplayArguments> replay_arguments(const OpInfo& info, const c10::OperatorHandle& op,
                                                 const c10::Stack& stack);
 
 /// True if a batch norm's result can be had from its saved statistics with the same bits.
 bool can_normalise(const Call& call, const at::Tensor& result);
 
-/// Runs the call over these storages (beside its `tensors` and `saved`). Returns the storage of
-/// result number `result`, if that is one. Within a ReplayScope.
+/// Runs the call over these storages (beside its `tensors` and `saved`) on `device`. Returns the
+/// storage of result number `result`, if that is one. Within a ReplayScope.
 c10::intrusive_ptr<c10::StorageImpl> run_call(
     const Call& call, const std::vector<c10::intrusive_ptr<c10::StorageImpl>>& storages,
-    const std::vector<c10::intrusive_ptr<c10::StorageImpl>>& saved, std::size_t result);
+    const std::vector<c10::intrusive_ptr<c10::StorageImpl>>& saved, std::size_t result,
+    c10::Device device);
 
 /// A storage of the device with any contents. Within a ReplayScope.
 c10::intrusive_ptr<c10::StorageImpl> take_memory(c10::Device device, Bytes bytes);

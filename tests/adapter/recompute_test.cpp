@@ -1,12 +1,20 @@
 // What may be run again, under which settings, and what becomes of dropped bytes.
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/bernoulli.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/native_dropout.h>
+#include <ATen/ops/randn.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "adapter/support.h"
+#include "adapters/torch/draws.h"
 #include "adapters/torch/numerics.h"
 #include "adapters/torch/op_info.h"
 #include "adapters/torch/recipes.h"
@@ -35,10 +43,13 @@ TEST(Repeatable, RulesOfOperators) {
   EXPECT_EQ(rule("aten::copy_"), Rerun::kOverwrites);
   EXPECT_EQ(rule("aten::zero_"), Rerun::kOverwrites);
   EXPECT_EQ(rule("aten::native_batch_norm"), Rerun::kBatchNorm);
-  // Random, filled by others, adding in any order, or writing what they are given.
-  for (const char* name : {"aten::native_dropout", "aten::rand_like", "aten::empty_like",
-                           "aten::bernoulli_", "aten::index_add_", "aten::embedding_dense_backward",
-                           "aten::resize_", "aten::_cudnn_rnn"}) {
+  EXPECT_EQ(rule("aten::native_dropout"), Rerun::kSame);
+  EXPECT_EQ(rule("aten::normal_"), Rerun::kOverwrites);
+  EXPECT_EQ(rule("aten::bernoulli_", "float"), Rerun::kOverwrites);
+  // Filled by others, adding in any order, or writing what they are given.
+  for (const char* name : {"aten::rand_like", "aten::empty_like", "aten::multinomial",
+                           "aten::rrelu_with_noise_", "aten::index_add_",
+                           "aten::embedding_dense_backward", "aten::resize_", "aten::_cudnn_rnn"}) {
     const auto op = c10::Dispatcher::singleton().findOp({name, ""});
     if (op) {
       EXPECT_EQ(rerun_rule(*op), Rerun::kNever) << name;
@@ -46,7 +57,6 @@ TEST(Repeatable, RulesOfOperators) {
   }
   EXPECT_EQ(rule("aten::add", "out"), Rerun::kNever);
   EXPECT_EQ(rule("aten::cat", "out"), Rerun::kNever);
-  EXPECT_EQ(rule("aten::bernoulli_", "float"), Rerun::kNever);
   EXPECT_EQ(rule("aten::scatter_add"), Rerun::kNever);
 }
 
@@ -99,6 +109,40 @@ TEST(Numerics, HoldForAScopeAndAreAsBeforeAfterIt) {
   EXPECT_EQ(Numerics::now(), before);
 }
 
+TEST(Draws, WhatDrawsWhere) {
+  const auto info = [](const char* name, const char* overload = "") {
+    return describe(find_operator(name, overload), c10::DispatchKey::CPU);
+  };
+  EXPECT_FALSE(info("aten::exp").random);
+  EXPECT_TRUE(info("aten::native_dropout").random);
+  EXPECT_EQ(info("aten::native_dropout").generator, OpInfo::kNoArgument);
+  EXPECT_TRUE(info("aten::bernoulli_", "float").random);
+  EXPECT_EQ(info("aten::bernoulli_", "float").generator, 2U);
+  const auto attention = info("aten::_scaled_dot_product_flash_attention");
+  std::vector<c10::IValue> arguments(attention.argument_count);
+  ASSERT_NE(attention.dropout, OpInfo::kNoArgument);
+  arguments[attention.dropout] = 0.0;
+  EXPECT_FALSE(draws_of(attention, arguments, c10::kCPU)) << "without dropout";
+  arguments[attention.dropout] = 0.1;
+  EXPECT_TRUE(draws_of(attention, arguments, c10::kCPU));
+}
+
+TEST(Draws, AgainAndTheGeneratorNeverNotices) {
+  at::manual_seed(7);
+  (void)at::randn({15});  // leaves half a pair of normal numbers
+  OpInfo info;
+  info.random = true;
+  const auto draws = draws_of(info, {}, c10::kCPU);
+  ASSERT_TRUE(draws);
+  const at::Tensor first = at::randn({33});
+  const at::Tensor state = at::globalContext().defaultGenerator(c10::kCPU).get_state();
+  for (int i = 0; i < 2; ++i) {
+    const DrawAgain again(*draws, c10::kCPU);
+    EXPECT_TRUE(at::equal(at::randn({33}), first));
+  }
+  EXPECT_TRUE(at::equal(at::globalContext().defaultGenerator(c10::kCPU).get_state(), state));
+}
+
 /// The state of a tensor's block.
 BlockState state(const at::Tensor& tensor) {
   DeviceManager& manager = *active_manager(c10::kCPU);
@@ -119,6 +163,34 @@ TEST(Recompute, DropsWhatItKnowsAndComputesItForItsNextUse) {
   EXPECT_EQ(bytes_of(y), expected);
   EXPECT_GE(managed.count("remakes"), remakes + 2) << "and what it is computed from";
   EXPECT_EQ(managed.stat("plan.failed"), 0);
+}
+
+TEST(Recompute, RandomNumbersAreDrawnAgain) {
+  const auto run = [](const at::Generator& own, const auto& look) {
+    at::manual_seed(3);
+    const at::Tensor x = made(0.5);
+    const auto [y, mask] = at::native_dropout(x, 0.3, true);
+    const at::Tensor noise = at::empty({4096}, at::kFloat).normal_(0, 2, own);
+    const at::Tensor kept = at::bernoulli(at::full({4096}, 0.25), own);
+    at::Tensor changed = x.mul(2);
+    changed.uniform_(-1, 1);
+    changed.add_(noise);
+    look(x, y, mask, noise, kept, changed);
+    std::string bytes;
+    for (const auto& tensor : {changed, y, kept, mask, noise, at::randn({100})}) {
+      bytes += bytes_of(tensor);
+    }
+    return bytes;
+  };
+  at::Generator own = at::detail::createCPUGenerator(11);
+  const std::string expected = run(own, [](const auto&...) {});
+  own.set_current_seed(11);
+  const ManagedCpu managed(16 * kMiB, /*stress=*/true, /*drop=*/true);
+  EXPECT_EQ(run(own,
+                [](const auto&... tensors) {
+                  for (const auto& s : {state(tensors)...}) EXPECT_EQ(s, BlockState::kDropped);
+                }),
+            expected);
 }
 
 TEST(Recompute, BeforeAWriteWhatNeedsTheOldBytesIsComputed) {

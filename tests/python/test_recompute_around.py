@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -250,16 +251,23 @@ def test_a_compiled_function() -> None:
     assert drop_everything(run)["drops"] > 0
 
 
-def test_what_is_random_is_never_dropped() -> None:
-    with torch_lms.managed(device="cpu", limit="64MiB", min_block=1, stress="drop"):
-        states = torch.ops.lms.state
+def test_random_numbers_are_drawn_again() -> None:
+    def run(look: Callable[..., None]) -> Any:
+        torch.manual_seed(5)
+        own = torch.Generator().manual_seed(6)
         x = numbers(1)
         dropped = functional.dropout(x, 0.5)
         noise = torch.rand(N)
-        made = x * 2
-        assert states(made) == "dropped"
-        assert states(dropped) != "dropped" or bool((dropped == dropped).all())
-        assert states(noise) == "absent"
+        mine = torch.empty(N).exponential_(generator=own)
+        look(dropped, noise, mine)
+        return mine, noise, dropped, torch.rand(N), torch.rand(N, generator=own)
+
+    def all_dropped(*tensors: torch.Tensor) -> None:
+        assert [torch.ops.lms.state(t) for t in tensors] == ["dropped"] * 3
+
+    expected = bits_of(run(lambda *_: None))
+    with torch_lms.managed(device="cpu", limit="64MiB", min_block=1, stress="drop"):
+        assert bits_of(run(all_dropped)) == expected
 
 
 def test_convolutions_chosen_by_trying_are_not_run_again() -> None:
