@@ -10,7 +10,7 @@ core_with() { # FOLDER SANITIZERS [command before ctest]
   shift 2
   build "$folder" -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -DNDEBUG" -DLMS_UNITY=ON \
     -DLMS_SANITIZE="$sanitizers" -DLMS_TORCH=OFF -DLMS_STUDIES=OFF -DLMS_LINK_PACKAGE=OFF
-  "$@" ctest --test-dir "$folder" -L core --no-tests=error --output-on-failure -j "$(jobs)"
+  "$@" ctest --test-dir "$folder" -L "core|report" --no-tests=error --output-on-failure -j "$(jobs)"
 }
 core_with_tsan() {
   # Thread sanitizer cannot place its shadow where addresses are too random; where the kernel lets
