@@ -60,6 +60,8 @@ def test_evict_everything(item: Program, device: str) -> None:
 def test_drop_everything(item: Program, device: str) -> None:
     """The same, but what can be computed again is dropped and not copied."""
     _require(item, device)
+    if item.reads_unheard and device == "cpu":
+        pytest.skip("dropped memory of the CPU must not be read unheard")
     expected = harness.plain_bits(item, device)
     stats = harness.run_managed(item, device, expected, stress="drop")
     if item.drops:

@@ -28,6 +28,9 @@ class Program:
     evicts: bool = True
     # False where nothing that may leave can be computed again.
     drops: bool = True
+    # True where PyTorch reads memory that no operator has asked for. On the CPU that ends the process
+    # if the memory has been dropped.
+    reads_unheard: bool = False
     # False where a limit of half the peak makes no sense (a child process, a captured graph).
     tight: bool = True
     needs: frozenset[str] = field(default_factory=frozenset)
@@ -43,6 +46,7 @@ def program(
     slow: bool = False,
     evicts: bool = True,
     drops: bool = True,
+    reads_unheard: bool = False,
     tight: bool = True,
     needs: Iterable[str] = (),
 ) -> Callable[[Callable[[str], Result]], Callable[[str], Result]]:
@@ -53,7 +57,15 @@ def program(
         if key in PROGRAMS:
             raise ValueError(f"program {key} is defined twice")
         PROGRAMS[key] = Program(
-            key, run, tuple(devices), slow, evicts, evicts and drops, tight, frozenset(needs)
+            key,
+            run,
+            tuple(devices),
+            slow,
+            evicts,
+            evicts and drops,
+            reads_unheard,
+            tight,
+            frozenset(needs),
         )
         return run
 
