@@ -175,10 +175,7 @@ std::string format_number(double value) {
 }
 
 std::string format_factor(double value) {
-  if (!std::isfinite(value)) return std::string(kDash);
-  // Three digits would say more than a search by sides knows.
-  const double rounded = value < 100 ? std::round(value * 10) / 10 : std::round(value);
-  return format_number(rounded) + "×";
+  return std::isfinite(value) ? format_number(value) + "×" : std::string(kDash);
 }
 
 std::string format_share(double fraction) {
@@ -186,7 +183,7 @@ std::string format_share(double fraction) {
   const double percent = 100 * fraction;
   const double size = std::fabs(percent);
   if (size > 0 && size < 0.05) return "<0.1\u00a0%";
-  return format_number(size < 9.95 ? std::round(percent * 10) / 10 : std::round(percent)) +
+  return format_number(size < 99.95 ? std::round(percent * 10) / 10 : std::round(percent)) +
          "\u00a0%";
 }
 

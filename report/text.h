@@ -16,11 +16,11 @@ std::string coordinate(double value);
 /// "0.042", "1.4", "12 345". What is not finite is a dash, here and below.
 std::string format_number(double value);
 
-/// "8.4×".
+/// "8.35×", "10.2×".
 std::string format_factor(double value);
-/// Of a fraction, with its sign: "+12 %", "−5.3 %".
+/// Of a fraction, with its sign: "+106 %", "−5.3 %".
 std::string format_change(double fraction);
-/// Of a fraction: "95 %".
+/// Of a fraction: "95 %", "72.8 %".
 std::string format_share(double fraction);
 /// Powers of 1000: "826 GB", "1.4 TB". For what is copied.
 std::string format_traffic(double bytes);

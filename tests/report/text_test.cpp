@@ -44,11 +44,15 @@ TEST(Numbers, ThreeDigits) {
 }
 
 TEST(Numbers, WithUnits) {
-  EXPECT_EQ(format_factor(8.35), "8.4×");
+  EXPECT_EQ(format_factor(8.35), "8.35×");
+  EXPECT_EQ(format_factor(8.499), "8.5×");
   EXPECT_EQ(format_factor(10.24), "10.2×");
   EXPECT_EQ(format_share(0.95), "95\u00a0%");
   EXPECT_EQ(format_share(0.0004), "<0.1\u00a0%");
-  EXPECT_EQ(format_change(0.128), "+13\u00a0%");
+  EXPECT_EQ(format_change(0.128), "+12.8\u00a0%");
+  EXPECT_EQ(format_change(1.0642), "+106\u00a0%");
+  EXPECT_EQ(format_share(0.9996), "100\u00a0%");
+  EXPECT_EQ(format_share(0.728), "72.8\u00a0%");
   EXPECT_EQ(format_change(-0.053), "−5.3\u00a0%");
   EXPECT_EQ(format_change(0.006), "+0.6\u00a0%");
   EXPECT_EQ(format_change(0.0001), "±0\u00a0%");
