@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -61,19 +63,24 @@ std::string url_of(const std::string& path) {
   return url;
 }
 
-/// The exit status, or -1 where it had to be ended.
-int wait_for(pid_t child) {
+/// What went wrong with the process, or nothing.
+std::string wait_for(pid_t child) {
   const auto deadline = Clock::now() + kPatience;
   int status = 0;
-  while (Clock::now() < deadline) {
-    const pid_t done = ::waitpid(child, &status, WNOHANG);
-    if (done == child) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (done < 0) return -1;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  pid_t done = 0;
+  while (done == 0 && Clock::now() < deadline) {
+    done = ::waitpid(child, &status, WNOHANG);
+    if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  ::kill(-child, SIGKILL);
-  ::waitpid(child, &status, 0);
-  return -1;
+  if (done == 0) {
+    ::kill(-child, SIGKILL);
+    ::waitpid(child, &status, 0);
+    return "did not end in time";
+  }
+  if (done < 0) return std::string("was lost: ") + std::strerror(errno);
+  if (WIFSIGNALED(status)) return "ended with signal " + std::to_string(WTERMSIG(status));
+  if (WEXITSTATUS(status) != 0) return "failed, with status " + std::to_string(WEXITSTATUS(status));
+  return {};
 }
 
 }  // namespace
@@ -136,12 +143,11 @@ std::string render(const std::string& chromium, const std::string& svg, const st
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) return chromium + " cannot be run: " + std::strerror(error);
-  const int status = wait_for(child);
-  if (status == -1) return chromium + " did not end";
-  if (!fs::exists(png, ignored)) {
-    return chromium + " wrote no picture (status " + std::to_string(status) + ")";
-  }
-  return {};
+  std::string problem = wait_for(child);
+  if (problem.empty() && !fs::exists(png, ignored)) problem = "wrote no picture";
+  if (problem.empty()) return {};
+  fs::remove(png, ignored);
+  return chromium + " " + problem;
 }
 
 }  // namespace lms::report

@@ -10,7 +10,8 @@ namespace lms::report {
 std::optional<std::string> find_chromium();
 
 /// Draws the SVG file, `width` by `height` pixels, at twice that size as a PNG file. Returns what
-/// went wrong, or nothing. Waits for the browser half a minute at most.
+/// went wrong, and then there is no such file, or nothing. Waits for the browser half a minute at
+/// most.
 std::string render(const std::string& chromium, const std::string& svg, const std::string& png,
                    int width, int height);
 

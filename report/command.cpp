@@ -17,13 +17,16 @@ namespace fs = std::filesystem;
 void write(const fs::path& path, const std::string& text) {
   if (path.has_parent_path()) fs::create_directories(path.parent_path());
   const fs::path partial = path.string() + ".partial";
-  {
-    std::ofstream file(partial, std::ios::binary);
-    file << text;
-    file.close();
-    if (!file) throw std::runtime_error(path.string() + " cannot be written");
-  }
-  fs::rename(partial, path);
+  std::ofstream file(partial, std::ios::binary);
+  file << text;
+  file.close();
+  std::error_code error;
+  if (file) fs::rename(partial, path, error);
+  if (file && !error) return;
+  std::error_code ignored;
+  fs::remove(partial, ignored);
+  throw std::runtime_error(path.string() + " cannot be written" +
+                           (error ? ": " + error.message() : std::string()));
 }
 
 /// The number after `name` in the root element of one of our own pictures.
@@ -48,11 +51,13 @@ bool write_png(const Request& request, const std::vector<Picture>& all, std::FIL
   for (const Picture& picture : all) {
     const fs::path svg = fs::path(request.png) / (picture.name + ".partial.svg");
     const fs::path png = fs::path(request.png) / (picture.name + ".png");
+    const fs::path partial = fs::path(request.png) / (picture.name + ".partial.png");
     write(svg, picture.svg);
     const std::string problem =
-        render(*chromium, svg.string(), png.string(), attribute(picture.svg, "width"),
+        render(*chromium, svg.string(), partial.string(), attribute(picture.svg, "width"),
                attribute(picture.svg, "height") + 1);
     fs::remove(svg);
+    if (problem.empty()) fs::rename(partial, png);
     if (!problem.empty()) {
       std::fprintf(err, "lms: %s: %s\n", png.string().c_str(), problem.c_str());
       return false;

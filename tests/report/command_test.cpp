@@ -89,6 +89,16 @@ TEST_F(Command, APageThatCannotBeWrittenIsAnError) {
   EXPECT_NE(errors(), "");
 }
 
+TEST_F(Command, WhatFailsLeavesNothingBehind) {
+  write("runs.json", two_records());
+  Request wanted = request();
+  wanted.page = path("report.html").string();
+  fs::create_directories(path("report.html") / "not empty");
+  EXPECT_FALSE(make_report(wanted, out_, err_));
+  EXPECT_NE(errors().find("report.html cannot be written: "), std::string::npos) << errors();
+  EXPECT_FALSE(fs::exists(wanted.page + ".partial"));
+}
+
 TEST_F(Command, WithoutABrowserThereAreNoPngs) {
   write("runs.json", two_records());
   Request wanted = request();
@@ -107,7 +117,8 @@ TEST_F(Command, ABrowserThatFailsIsNamed) {
   ::setenv("LMS_CHROMIUM", "/bin/false", 1);
   EXPECT_FALSE(make_report(wanted, out_, err_));
   ::unsetenv("LMS_CHROMIUM");
-  EXPECT_NE(errors().find("/bin/false wrote no picture"), std::string::npos);
+  EXPECT_TRUE(fs::is_empty(wanted.png));
+  EXPECT_NE(errors().find("/bin/false failed, with status 1"), std::string::npos);
 }
 
 }  // namespace
