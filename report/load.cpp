@@ -7,6 +7,8 @@
 #include <set>
 #include <sstream>
 
+#include "report/text.h"
+
 namespace lms::report {
 namespace {
 
@@ -18,6 +20,7 @@ constexpr std::string_view kBoundary = "lms-bench-boundary/1";
 constexpr std::string_view kPublished = "lms-published/1";
 constexpr int kStep = 2;
 constexpr int kDeepest = 64;
+constexpr double kLongest = 120;  ///< of what is quoted, in units of a letter
 
 void take(const Json& json, const std::string& file, bool named, Input& input) {
   const auto schema = json.is_object() ? json.find("schema") : json.end();
@@ -33,7 +36,7 @@ void take(const Json& json, const std::string& file, bool named, Input& input) {
     return;
   }
   const bool is_step = schema->is_number_integer() && json.contains("step");
-  if (is_step && schema->get<int>() <= kStep) {
+  if (is_step && schema->get<double>() <= kStep) {
     if (auto step = read_step(json, file, input.problems)) input.steps.push_back(std::move(*step));
   } else if (*schema == kRecord) {
     if (auto record = read_record(json, file, input.problems)) {
@@ -47,9 +50,9 @@ void take(const Json& json, const std::string& file, bool named, Input& input) {
     input.published = read_published(json, file, input.problems);
   } else {
     std::string shown = schema->dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (shown.size() > 60) shown = shown.substr(0, 60) + "…";
-    input.problems.push_back({file, "unknown schema " + shown + "; known are \"" +
-                                        std::string(kRecord) + "\", \"" + std::string(kBoundary) +
+    input.problems.push_back({file, "unknown schema " + shorten(shown, 1, kLongest) +
+                                        "; known are \"" + std::string(kRecord) + "\", \"" +
+                                        std::string(kBoundary) +
                                         "\", and 2, that of bench/run.py"});
   }
 }
@@ -63,6 +66,43 @@ void read_file(const fs::path& path, bool named, Input& input) {
     return;
   }
   load_text(std::move(text).str(), path.string(), named, input);
+}
+
+/// All *.json below a folder, in the order of their paths. Folders that cannot be read become
+/// problems, and do not end the search.
+std::vector<fs::path> files_below(const std::string& folder, Input& input) {
+  std::vector<fs::path> files;
+  std::vector<fs::path> folders = {folder};
+  while (!folders.empty()) {
+    const fs::path at = std::move(folders.back());
+    folders.pop_back();
+    std::error_code error;
+    for (fs::directory_iterator entry(at, error), end; !error && entry != end;
+         entry.increment(error)) {
+      std::error_code ignored;
+      if (entry->is_directory(ignored) && !entry->is_symlink(ignored)) {
+        folders.push_back(entry->path());
+      } else if (entry->path().extension() == ".json" && entry->is_regular_file(ignored)) {
+        files.push_back(entry->path());
+      }
+    }
+    if (error) input.problems.push_back({at.string(), "it cannot be read: " + error.message()});
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+/// A search is shown with the runs of its series alone.
+void name_lonely_searches(Input& input) {
+  for (const Boundary& boundary : input.boundaries) {
+    const bool has_runs = std::ranges::any_of(input.records, [&](const Record& record) {
+      return record.study == boundary.study && record.series == boundary.series &&
+             record.cap == boundary.cap;
+    });
+    if (!has_runs) {
+      input.problems.push_back({boundary.file, "no run of this search is here; it is not shown"});
+    }
+  }
 }
 
 }  // namespace
@@ -88,9 +128,10 @@ void load_text(std::string_view text, const std::string& file, bool named, Input
     std::string why = error.what();
     const std::size_t start = why.find("] ");
     if (start != std::string::npos) why = why.substr(start + 2);
-    input.problems.push_back({file, "this is no JSON: " + why});
+    // Ends with what was read last, which may be the whole file.
+    input.problems.push_back({file, "this is no JSON: " + shorten(why, 1, kLongest)});
   } catch (const std::exception& error) {
-    input.problems.push_back({file, error.what()});
+    input.problems.push_back({file, shorten(error.what(), 1, kLongest)});
   }
 }
 
@@ -113,21 +154,11 @@ Input load(const std::vector<std::string>& runs) {
       }
       continue;
     }
-    std::vector<fs::path> files;
-    const auto options = fs::directory_options::skip_permission_denied;
-    for (fs::recursive_directory_iterator at(run, options, error), end; !error && at != end;
-         at.increment(error)) {
-      std::error_code ignored;
-      if (at->path().extension() == ".json" && at->is_regular_file(ignored)) {
-        files.push_back(at->path());
-      }
-    }
-    if (error) input.problems.push_back({run, "it cannot be read: " + error.message()});
-    std::ranges::sort(files);
-    for (const fs::path& file : files) {
+    for (const fs::path& file : files_below(run, input)) {
       if (once(file)) read_file(file, false, input);
     }
   }
+  name_lonely_searches(input);
   return input;
 }
 

@@ -11,7 +11,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostIntervals = 20000;
 constexpr std::size_t kMostGaps = 50;
 
 /// Reads fields of one object and remembers what was wrong with them.
@@ -47,21 +46,23 @@ class Fields {
     }
     return value;
   }
-  [[nodiscard]] std::vector<double> numbers(const char* name) const {
+  /// A size of which 0 means that there is none.
+  [[nodiscard]] std::optional<double> some(const char* name) const {
+    const auto value = size(name);
+    return value && *value > 0 ? value : std::nullopt;
+  }
+  [[nodiscard]] std::vector<double> sizes(const char* name) const {
     std::vector<double> values;
     const Json* list = find(name);
     if (list == nullptr) return values;
-    if (!list->is_array()) {
-      wrong(name, "a list of numbers");
+    const auto is_size = [](const Json& value) {
+      return value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0;
+    };
+    if (!list->is_array() || !std::ranges::all_of(*list, is_size)) {
+      wrong(name, "a list of numbers above 0");
       return values;
     }
-    for (const Json& value : *list) {
-      if (!value.is_number() || !std::isfinite(value.get<double>())) {
-        wrong(name, "a list of numbers");
-        return {};
-      }
-      values.push_back(value.get<double>());
-    }
+    for (const Json& value : *list) values.push_back(value.get<double>());
     return values;
   }
   /// JSON has no word for what is not finite: null stands for it.
@@ -69,11 +70,12 @@ class Fields {
     std::vector<double> values;
     const Json* list = find("losses");
     if (list == nullptr) return values;
+    const auto is_loss = [](const Json& value) { return value.is_null() || value.is_number(); };
+    if (!list->is_array() || !std::ranges::all_of(*list, is_loss)) {
+      wrong("losses", "a list of numbers");
+      return values;
+    }
     for (const Json& value : *list) {
-      if (!value.is_null() && !value.is_number()) {
-        wrong("losses", "a list of numbers");
-        return {};
-      }
       values.push_back(value.is_null() ? NAN : value.get<double>());
     }
     return values;
@@ -91,19 +93,49 @@ class Fields {
     const Json* list = find(name);
     if (list == nullptr) return intervals;
     const auto is_interval = [](const Json& pair) {
-      return pair.is_array() && pair.size() == 2 && pair[0].is_number() && pair[1].is_number();
+      return pair.is_array() && pair.size() == 2 && pair[0].is_number() && pair[1].is_number() &&
+             pair[1].get<double>() >= pair[0].get<double>();
     };
     if (!list->is_array() || !std::ranges::all_of(*list, is_interval)) {
       wrong(name, "a list of pairs of seconds");
       return intervals;
     }
     for (const Json& pair : *list) {
-      const Interval interval{pair[0].get<double>(), pair[1].get<double>()};
-      if (interval.to >= interval.from && intervals.size() < kMostIntervals) {
-        intervals.push_back(interval);
-      }
+      intervals.push_back({pair[0].get<double>(), pair[1].get<double>()});
     }
     return intervals;
+  }
+  /// The longest ones, the longest first.
+  [[nodiscard]] std::vector<Gap> gaps() const {
+    std::vector<Gap> gaps;
+    const Json* list = find("gaps");
+    if (list == nullptr) return gaps;
+    const auto is_gap = [](const Json& gap) {
+      return gap.is_object() && gap.contains("at") && gap["at"].is_number() &&
+             gap.contains("for") && gap["for"].is_number() && gap["for"].get<double>() >= 0;
+    };
+    if (!list->is_array() || !std::ranges::all_of(*list, is_gap)) {
+      wrong("gaps", R"(a list of gaps, with "at" and "for" in seconds)");
+      return gaps;
+    }
+    for (const Json& gap : *list) {
+      const auto before = gap.find("before");
+      gaps.push_back(
+          {gap["at"].get<double>(), gap["for"].get<double>(),
+           before != gap.end() && before->is_string() ? before->get<std::string>() : ""});
+    }
+    std::ranges::stable_sort(gaps, {}, [](const Gap& gap) { return -gap.length; });
+    if (gaps.size() > kMostGaps) gaps.resize(kMostGaps);
+    return gaps;
+  }
+  /// Of all fields, the largest first.
+  [[nodiscard]] std::vector<std::pair<std::string, double>> counts() const {
+    std::vector<std::pair<std::string, double>> counts;
+    for (const auto& [name, value] : json_.items()) {
+      if (const auto count = size(name.c_str())) counts.emplace_back(name, *count);
+    }
+    std::ranges::stable_sort(counts, {}, [](const auto& each) { return -each.second; });
+    return counts;
   }
   void wrong(const std::string& name, const std::string& wanted) const {
     problems_.push_back({file_, "\"" + path_ + name + "\" is not " + wanted + "; it is left out"});
@@ -140,22 +172,7 @@ std::optional<Timeline> read_timeline(const Fields& fields) {
       for (const Interval& interval : *lane) timeline.step = std::max(timeline.step, interval.to);
     }
   }
-  const Json* gaps = found->find("gaps");
-  if (gaps != nullptr && gaps->is_array()) {
-    for (const Json& gap : *gaps) {
-      if (!gap.is_object() || timeline.gaps.size() >= kMostGaps) continue;
-      const auto at = gap.find("at");
-      const auto length = gap.find("for");
-      if (at == gap.end() || length == gap.end() || !at->is_number() || !length->is_number()) {
-        continue;
-      }
-      const auto before = gap.find("before");
-      timeline.gaps.push_back(
-          {at->get<double>(), length->get<double>(),
-           before != gap.end() && before->is_string() ? before->get<std::string>() : ""});
-    }
-    std::ranges::stable_sort(timeline.gaps, {}, [](const Gap& gap) { return -gap.length; });
-  }
+  timeline.gaps = found->gaps();
   if (!(timeline.step > 0)) return std::nullopt;
   return timeline;
 }
@@ -241,10 +258,10 @@ std::optional<Record> read_record(const Json& json, const std::string& file,
   record.outcome = fields.text("outcome");
   record.message = fields.text("message");
   record.batch = fields.size("batch");
-  record.sides = fields.numbers("sides");
-  record.cap = fields.size("cap");
-  record.limit = fields.size("limit");
-  record.steps = fields.numbers("steps");
+  record.sides = fields.sizes("sides");
+  record.cap = fields.some("cap");
+  record.limit = fields.some("limit");
+  record.steps = fields.sizes("steps");
   record.losses = fields.losses();
   record.weights = fields.text("weights");
   if (const auto samples = fields.object("samples")) {
@@ -268,14 +285,8 @@ std::optional<Record> read_record(const Json& json, const std::string& file,
   }
   record.gpu_busy = fields.size("gpu_busy");
   record.timeline = read_timeline(fields);
-  const Json* allocations = fields.find("allocations");
-  if (allocations != nullptr && allocations->is_object()) {
-    for (const auto& [source, count] : allocations->items()) {
-      if (count.is_number()) record.allocations.emplace_back(source, count.get<double>());
-    }
-    std::ranges::stable_sort(record.allocations, {}, [](const auto& each) { return -each.second; });
-  } else if (allocations != nullptr) {
-    fields.wrong("allocations", "an object of counts");
+  if (const auto allocations = fields.object("allocations")) {
+    record.allocations = allocations->counts();
   }
   if (const auto peak = fields.object("peak")) {
     record.peak_allocated = peak->size("allocated");
@@ -306,7 +317,7 @@ std::optional<Boundary> read_boundary(const Json& json, const std::string& file,
   boundary.method = fields.text("method");
   boundary.over = fields.text("over");
   boundary.why = fields.text("why");
-  boundary.cap = fields.size("cap");
+  boundary.cap = fields.some("cap");
   boundary.largest_ok = fields.size("largest_ok");
   boundary.smallest_failed = fields.size("smallest_failed");
   if (boundary.over != "side" && boundary.over != "batch") {

@@ -26,11 +26,11 @@ struct Timeline {
   std::vector<Interval> kernels;
   std::vector<Interval> to_host;
   std::vector<Interval> to_device;
-  std::vector<Gap> gaps;
+  std::vector<Gap> gaps;  ///< the longest, the longest first
 };
 
 /// One try of a study: schema "lms-bench/1". Bytes, seconds, rates per second; what was not
-/// measured is absent, text that was not given is empty.
+/// measured is absent, text that was not given is empty. Sides, steps, cap and limit are above 0.
 struct Record {
   std::string file;
   std::string study;
@@ -75,6 +75,10 @@ struct Record {
   std::string date;
 
   [[nodiscard]] bool ok() const { return outcome == "ok"; }
+  /// Whether a failure was one of the size: of memory or time, and no crash.
+  [[nodiscard]] bool too_large() const {
+    return outcome == "oom" || outcome == "host" || outcome == "timeout";
+  }
   /// Pixels or voxels of a whole batch; absent where sides or batch are.
   [[nodiscard]] std::optional<double> amount() const;
   /// The side of a square or cube as large as one sample.
