@@ -9,13 +9,15 @@ namespace {
 
 constexpr std::size_t kMostGroups = 6;
 
+/// The unit that most of the panel's figures are in: that of the run in memory, else of the first.
 std::string unit_of(const Panel& panel) {
+  if (panel.reference != nullptr) return panel.reference->unit;
   for (const auto* runs : {&panel.runs, &panel.linked}) {
     for (const Record* run : *runs) {
-      if (!run->unit.empty()) return run->unit;
+      if (run->ok() && run->rate()) return run->unit;
     }
   }
-  return "samples";
+  return {};
 }
 
 }  // namespace
@@ -31,7 +33,14 @@ std::string size_title(const Panel& panel) {
   return panel.over_side ? "side of a sample" : "batch";
 }
 
-std::string per_second(const Panel& panel) { return unit_of(panel) + "/s"; }
+std::string per_second(const Panel& panel) {
+  const std::string unit = unit_of(panel);
+  return (unit.empty() ? "samples" : unit) + "/s";
+}
+
+std::optional<double> rate_in(const Panel& panel, const Record& run) {
+  return run.ok() && run.unit == unit_of(panel) ? run.rate() : std::nullopt;
+}
 
 std::string times(const Panel& panel, double x) {
   const auto factor = panel.factor(x);

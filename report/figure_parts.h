@@ -3,6 +3,7 @@
 // What the sources that make figures of panels share.
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +19,8 @@ std::string size_title(const Panel& panel);
 
 /// "MP/s".
 std::string per_second(const Panel& panel);
+/// The rate of a run in that unit; none where it failed, or counted other samples.
+std::optional<double> rate_in(const Panel& panel, const Record& run);
 
 /// " (4×)": a size as multiple of the in-memory maximum, or nothing where that is not known.
 std::string times(const Panel& panel, double x);

@@ -17,12 +17,12 @@ Curve empty_curve(const std::string& method) {
 
 void add_borders(LineChart& chart, const Panel& panel) {
   for (const Maximum& maximum : panel.maxima) {
-    if (!maximum.ended) continue;
+    if (!maximum.ended()) continue;
     const Look look = look_of(maximum.method);
     const std::string why =
         maximum.why.empty() || maximum.why == "oom" ? "" : ": " + outcome_text(maximum.why);
     chart.borders.push_back(
-        {maximum.value, look.name + " ends at " + panel.name(maximum.value) + why, look.token});
+        {maximum.value, look.name + " " + panel.end(maximum) + why, look.token});
   }
 }
 
@@ -42,12 +42,27 @@ void add_published_rates(LineChart& chart, const Study& study, const Panel& pane
   }
 }
 
+std::string gpus_of(const Panel& panel) {
+  std::set<std::string> gpus;
+  for (const Record* run : panel.runs) {
+    if (run->ok() && !run->gpu.empty()) gpus.insert(run->gpu);
+  }
+  if (gpus.size() < 2) return {};
+  std::string text;
+  for (const std::string& gpu : gpus) text += (text.empty() ? "" : ", ") + gpu;
+  return " Measured on several GPUs, which are not compared with each other: " + text + ".";
+}
+
 std::string rate_says(const Panel& panel) {
   const Maximum* memory = panel.maximum("plain");
   const Maximum* ours = panel.maximum("lms");
-  if (ours == nullptr) return {};
+  if (ours == nullptr) return gpus_of(panel);
   std::string text;
-  if (memory != nullptr) text = "In memory ends at " + panel.name(memory->value) + "; ";
+  if (memory != nullptr) {
+    text = memory->ended()
+               ? "In memory " + panel.end(*memory) + "; "
+               : "In memory, nothing above " + panel.name(memory->value) + " was tried; ";
+  }
   text += "LMS runs at " + panel.name(ours->value);
   if (ours->factor) text += ", " + format_factor(*ours->factor) + " the " + grown(panel);
   text += ".";
@@ -57,10 +72,12 @@ std::string rate_says(const Panel& panel) {
   }
   if (last != nullptr) {
     const double change = *panel.rate_change(*last);
-    text += " Its rate there is " + format_share(std::fabs(change)) +
-            (change < 0 ? " below" : " above") + " the last in memory.";
+    const bool there = panel.x(*last) == ours->value;
+    text += (there ? " Its rate there is " : " Its rate at " + panel.name(*last) + " is ") +
+            format_share(std::fabs(change)) + (change < 0 ? " below" : " above") +
+            " the last in memory.";
   }
-  return text;
+  return text + gpus_of(panel);
 }
 
 void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& panel,
@@ -76,8 +93,8 @@ void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& pan
     Curve curve = empty_curve(method);
     for (const Record* run : panel.runs) {
       const auto x = panel.x(*run);
-      const auto rate = run->rate();
-      if (run->method != method || !run->ok() || !x || !rate) continue;
+      const auto rate = rate_in(panel, *run);
+      if (run->method != method || !x || !rate) continue;
       std::string tip = curve.name + " at " + panel.name(*run) + times(panel, *x) + ": " +
                         format_number(*rate) + " " + per_second(panel);
       if (const auto change = panel.rate_change(*run)) tip += ", " + format_change(*change);
@@ -94,8 +111,15 @@ void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& pan
   if (!chart.second.empty()) chart.second_title = "times the in-memory maximum";
   std::string description = "Lines: " + per_second(panel) + " by size, one line a method. ";
   for (const Curve& curve : chart.curves) {
-    description += curve.name + ": " + panel.name(curve.points.front().x) + " to " +
+    description += curve.name + ": " + format_number(curve.points.front().y) + " at " +
+                   panel.name(curve.points.front().x) + " to " +
+                   format_number(curve.points.back().y) + " at " +
                    panel.name(curve.points.back().x) + ". ";
+  }
+  for (const Border& border : chart.borders) description += border.label + ". ";
+  for (const Remark& remark : chart.remarks) {
+    description +=
+        remark.label + " from " + panel.name(remark.from) + " to " + panel.name(remark.to) + ". ";
   }
   figures.push_back(lines_or_bars(
       id + "-rate", "Data rate over " + std::string(panel.over_side ? "resolution" : "batch"),
@@ -118,14 +142,14 @@ void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& p
     bar.value = maximum.factor;
     bar.text = format_factor(maximum.factor.value_or(0)) + " · " + panel.name(maximum.value);
     bar.tip = look.name + ": " + bar.text;
-    if (maximum.ended) {
-      bar.tip +=
-          "; the next size failed" + (maximum.why.empty() ? "" : ": " + outcome_text(maximum.why));
+    if (maximum.ended()) {
+      bar.tip += "; " + panel.name(*maximum.failed) + " failed" +
+                 (maximum.why.empty() ? "" : ": " + outcome_text(maximum.why));
     } else {
       bar.tip += "; nothing larger was tried";
     }
-    if (maximum.ended && maximum.why == "host") bar.text += ", host full";
-    if (!maximum.ended && maximum.method != "plain") bar.text += ", or more";
+    if (maximum.ended() && maximum.why == "host") bar.text += ", host full";
+    if (!maximum.ended()) bar.text += ", or more";
     group.bars.push_back(std::move(bar));
   }
   std::string says;
@@ -217,6 +241,7 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
       bar.hollow = true;
       bar.value = published.value;
       bar.text = format_change(published.value);
+      description += "Published, " + bar.name + " " + bar.text + ". ";
       group.bars.push_back(std::move(bar));
       ours = std::max(ours, published.value);
     }

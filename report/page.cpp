@@ -144,6 +144,9 @@ std::string goal_html(const Verdict& verdict) {
     }
     if (!where.empty()) html += " <span class=\"soft\">(" + escape(where) + ")</span>";
     html += "</div>";
+    if (!verdict.doubt.empty()) {
+      html += "<div class=\"against\">not judged: " + escape(verdict.doubt) + "</div>";
+    }
   } else {
     html += "<div class=\"big soft\">–</div><div class=\"what\">" + escape(what_of(verdict)) +
             ": not measured</div>";

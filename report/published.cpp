@@ -71,7 +71,7 @@ Published read_study(const Json& json) {
   });
   each("facts", [&](const Json& item) { published.facts.push_back(item); });
   if (const auto use = json.find("use"); use != json.end()) {
-    published.use = {use->at("size"), use->at("link"), use->value("link_rate", 0.0),
+    published.use = {use->at("size"), use->at("at"), use->at("link"), use->at("link_rate"),
                      use->at("gpu")};
   }
   return published;

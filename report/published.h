@@ -51,6 +51,7 @@ struct PublishedTraffic {
 };
 struct PublishedUse {
   std::string size;
+  double at = 0;  ///< that size as multiple of the in-memory maximum
   double link = 0;
   double link_rate = 0;
   double gpu = 0;

@@ -46,7 +46,8 @@ void add_traffic(std::vector<Figure>& figures, const Study& study, const Panel& 
     const Record& run = *by_size[size];
     Group group;
     group.name = panel.name(size) + times(panel, size);
-    const auto add = [&](const char* name, const char* token, const auto& bytes, const auto& use) {
+    const auto add = [&](const char* name, const char* token, const auto& bytes, const auto& use,
+                         const auto& rate) {
       if (!bytes) return;
       Bar bar;
       bar.name = name;
@@ -57,15 +58,15 @@ void add_traffic(std::vector<Figure>& figures, const Study& study, const Panel& 
       if (use) {
         bar.text += ", link " + format_share(*use);
         bar.tip += ", " + format_share(*use) + " of what the link can do";
+        if (rate) bar.tip += ", " + format_link(*rate);
       }
       description += bar.tip + ". ";
       group.bars.push_back(std::move(bar));
     };
-    add("to the host", "out", run.bytes_to_host, run.to_host_use);
-    add("to the device", "in", run.bytes_to_device, run.to_device_use);
+    add("to the host", "out", run.bytes_to_host, run.to_host_use, run.to_host_rate);
+    add("to the device", "in", run.bytes_to_device, run.to_device_use, run.to_device_rate);
     chart.groups.push_back(std::move(group));
   }
-  std::string says;
   if (study.published != nullptr && panel.over_side && !study.published->traffic.empty()) {
     Group group{"published, to the device", {}};
     for (const PublishedTraffic& each : study.published->traffic) {
@@ -76,12 +77,12 @@ void add_traffic(std::vector<Figure>& figures, const Study& study, const Panel& 
       bar.value = each.to_device / each.batches;
       bar.text = format_traffic(*bar.value);
       bar.tip = format_traffic(each.to_device) + " in " + coordinate(each.batches) + " batches";
+      description += "Published, " + each.size + ": " + bar.text + ". ";
       group.bars.push_back(std::move(bar));
     }
     chart.groups.push_back(std::move(group));
   }
-  figures.push_back(
-      figure(id + "-traffic", "Copied each way", says, description, std::move(chart)));
+  figures.push_back(figure(id + "-traffic", "Copied each way", {}, description, std::move(chart)));
 }
 
 void add_use(std::vector<Figure>& figures, const Study& study, const Panel& panel,
@@ -96,7 +97,6 @@ void add_use(std::vector<Figure>& figures, const Study& study, const Panel& pane
   Curve curves[] = {{"GPU busy", "kernel", Shape::kCircle, false, {}},
                     {"link to host", "out", Shape::kUp, false, {}},
                     {"link to device", "in", Shape::kDown, false, {}}};
-  double last = 0;
   for (const Record* run : panel.runs) {
     const auto x = panel.x(*run);
     if (run->method != "lms" || !run->ok() || !x) continue;
@@ -106,7 +106,6 @@ void add_use(std::vector<Figure>& figures, const Study& study, const Panel& pane
       curves[i].points.push_back(
           {*x, *values[i],
            curves[i].name + " at " + panel.name(*run) + ": " + format_share(*values[i])});
-      last = std::max(last, *x);
     }
   }
   std::string description = "Lines, with LMS, by size: ";
@@ -122,10 +121,13 @@ void add_use(std::vector<Figure>& figures, const Study& study, const Panel& pane
   says += ".";
   if (study.published != nullptr && study.published->use && panel.over_side) {
     const PublishedUse& use = *study.published->use;
-    chart.remarks.push_back({last, last, use.link, "published link " + format_share(use.link)});
-    chart.remarks.push_back({last, last, use.gpu, "published GPU " + format_share(use.gpu)});
-    says += " Published at " + use.size + ": link " + format_share(use.link) + " (" +
-            format_link(use.link_rate) + "), GPU " + format_share(use.gpu) + ".";
+    if (const auto x = panel.x_of_factor(use.at)) {
+      chart.remarks.push_back({*x, *x, use.link, "published link " + format_share(use.link)});
+      chart.remarks.push_back({*x, *x, use.gpu, "published GPU " + format_share(use.gpu)});
+    }
+    says += " Published at " + use.size + " (" + format_factor(use.at) + "): link " +
+            format_share(use.link) + " (" + format_link(use.link_rate) + "), GPU " +
+            format_share(use.gpu) + ".";
   }
   chart.second = multiples(panel);
   if (!chart.second.empty()) chart.second_title = "times the in-memory maximum";
@@ -140,7 +142,8 @@ void add_memory(std::vector<Figure>& figures, const Panel& panel, const std::str
   chart.y_title = "GiB";
   chart.x_format = size_format(panel);
   chart.whole = !panel.over_side;
-  chart.y_format = format_number;
+  // A few bytes are nothing here.
+  chart.y_format = [](double gib) { return format_number(std::round(gib * 1000) / 1000); };
   Curve host{"host", "in", Shape::kUp, false, {}};
   Curve device{"device", "lms", Shape::kCircle, false, {}};
   double low = 0;
@@ -300,7 +303,7 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
       Bar bar;
       bar.name = link_text(run->link);
       bar.token = look.token;
-      if (run->ok()) bar.value = run->rate();
+      bar.value = rate_in(panel, *run);
       bar.text = bar.value ? format_number(*bar.value) : outcome_text(run->outcome);
       if (const auto change = panel.rate_change(*run); bar.value && change) {
         bar.text += ", " + format_change(*change);
@@ -310,7 +313,7 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
     }
     const auto rate_over = [&](const std::string& link) -> std::optional<double> {
       for (const Record* run : runs) {
-        if (run->link == link && run->ok()) return run->rate();
+        if (run->link == link && run->ok()) return rate_in(panel, *run);
       }
       return std::nullopt;
     };

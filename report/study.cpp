@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -13,6 +14,9 @@ namespace lms::report {
 namespace {
 
 constexpr double kNear = 1.25;  ///< a run counts for a multiple if it is no further away than this
+constexpr double kShort =
+    0.98;  ///< of a multiple: a run below it does not prove what is to be reached
+constexpr double kFine = 1.15;  ///< of a size: a failure beyond this leaves the end open
 
 bool older(const std::string& method, const std::string& other) {
   return std::tuple(look_of(method).order, method) < std::tuple(look_of(other).order, other);
@@ -33,44 +37,58 @@ bool varies_by_side(const std::string& series, const std::vector<const Record*>&
 
 using Key = std::tuple<std::string, std::string, std::string, double>;
 
+/// Pixels a second can be compared whatever the size, images a second at one size; neither across
+/// GPUs.
+bool comparable(const Record& run, const Record& reference) {
+  const bool of_any_size = run.unit == "MP" || run.unit == "MV";
+  const bool same_gpu = run.gpu.empty() || reference.gpu.empty() || run.gpu == reference.gpu;
+  return same_gpu && run.unit == reference.unit && (of_any_size || run.sides == reference.sides);
+}
+
 Key key_of(const Record& run) {
   return {run.series, run.model, run.precision, run.cap.value_or(0)};
 }
 
-void add_maximum(Panel& panel, Maximum maximum) {
-  for (Maximum& known : panel.maxima) {
-    if (known.method != maximum.method) continue;
-    if (maximum.value > known.value) known.value = maximum.value;
-    known.ended = known.ended || maximum.ended;
-    if (known.why.empty()) known.why = maximum.why;
-    return;
+/// That a method did not get beyond a size.
+struct Failure {
+  std::string method;
+  double x = 0;
+  std::string why;
+};
+
+void add_maximum(Panel& panel, const std::string& method, double value) {
+  const auto known = std::ranges::find(panel.maxima, method, &Maximum::method);
+  if (known == panel.maxima.end()) {
+    panel.maxima.push_back({method, value, {}, {}, {}});
+  } else {
+    known->value = std::max(known->value, value);
   }
-  panel.maxima.push_back(std::move(maximum));
 }
 
 void find_maxima(Panel& panel, const std::string& study, const Input& input) {
+  std::vector<Failure> failures;
   for (const Boundary& boundary : input.boundaries) {
     const bool same = boundary.study == study && boundary.series == panel.series &&
                       (boundary.model.empty() || boundary.model == panel.model) &&
-                      (!boundary.cap || !panel.cap || *boundary.cap == *panel.cap) &&
-                      (boundary.over == "side") == panel.over_side;
+                      boundary.cap == panel.cap && (boundary.over == "side") == panel.over_side;
     if (!same || !boundary.largest_ok || *boundary.largest_ok <= 0) continue;
-    add_maximum(panel, {boundary.method,
-                        *boundary.largest_ok,
-                        {},
-                        boundary.smallest_failed.has_value(),
-                        boundary.why});
+    add_maximum(panel, boundary.method, *boundary.largest_ok);
+    if (boundary.smallest_failed) {
+      failures.push_back({boundary.method, *boundary.smallest_failed, boundary.why});
+    }
   }
   for (const Record* run : panel.runs) {
     const auto x = panel.x(*run);
-    if (x && *x > 0 && run->ok()) add_maximum(panel, {run->method, *x, {}, false, {}});
+    if (!x || *x <= 0) continue;
+    if (run->ok()) add_maximum(panel, run->method, *x);
+    if (run->too_large()) failures.push_back({run->method, *x, run->outcome});
   }
   for (Maximum& maximum : panel.maxima) {
-    for (const Record* run : panel.runs) {
-      const auto x = panel.x(*run);
-      if (run->method != maximum.method || run->ok() || !x || *x <= maximum.value) continue;
-      maximum.ended = true;
-      if (maximum.why.empty()) maximum.why = run->outcome;
+    for (const Failure& failure : failures) {
+      if (failure.method != maximum.method || failure.x <= maximum.value) continue;
+      if (maximum.failed && *maximum.failed <= failure.x) continue;
+      maximum.failed = failure.x;
+      maximum.why = failure.why;
     }
   }
   std::ranges::stable_sort(panel.maxima,
@@ -104,12 +122,6 @@ Panel make_panel(std::vector<const Record*> runs, const std::string& study, cons
   return panel;
 }
 
-/// Pixels a second can be compared whatever the size, images a second at one size.
-bool comparable(const Panel& panel, const Record& reference) {
-  const Record& run = panel.runs.empty() ? *panel.linked.front() : *panel.runs.front();
-  return run.unit == reference.unit && (run.unit != "images" || run.sides == reference.sides);
-}
-
 /// Runs over slow links may stand in a series of their own: the rate in memory is then elsewhere.
 void lend_references(std::vector<Panel>& panels) {
   for (Panel& panel : panels) {
@@ -117,7 +129,8 @@ void lend_references(std::vector<Panel>& panels) {
     for (const Panel& other : panels) {
       const bool same = other.reference != nullptr && other.model == panel.model &&
                         other.precision == panel.precision && other.cap == panel.cap;
-      if (same && comparable(panel, *other.reference)) {
+      const Record& run = panel.runs.empty() ? *panel.linked.front() : *panel.runs.front();
+      if (same && comparable(run, *other.reference)) {
         panel.reference = other.reference;
         break;
       }
@@ -141,52 +154,88 @@ const Record* nearest(const Panel& panel, double factor) {
   return best;
 }
 
+/// Of those that did not fit in memory.
 const Record* largest(const Panel& panel) {
   const Record* best = nullptr;
   for (const Record* run : panel.runs) {
-    if (run->method == "lms" && run->ok() && run->rate() && panel.x(*run)) best = run;
+    if (run->method != "lms" || !run->ok() || !run->rate()) continue;
+    if (panel.factor(panel.x(*run).value_or(NAN)).value_or(NAN) > 1 + 1e-9) best = run;
   }
   return best;
+}
+
+/// What a panel says about a goal, without a judgement; without a value where it says nothing.
+Verdict measured(const Goal& goal, const Panel& panel) {
+  Verdict verdict;
+  verdict.goal = &goal;
+  if (goal.measure == Goal::Measure::kFactor) {
+    const Maximum* maximum = panel.maximum("lms");
+    if (maximum == nullptr || !maximum->factor) return verdict;
+    verdict.panel = &panel;
+    verdict.value = maximum->factor;
+    verdict.size = panel.name(maximum->value);
+    return verdict;
+  }
+  const Record* run = goal.judge_at ? nearest(panel, *goal.judge_at) : largest(panel);
+  if (run == nullptr) return verdict;
+  const bool rate = goal.measure == Goal::Measure::kRate;
+  verdict.value = rate ? panel.rate_change(*run) : panel.overhead(*run);
+  if (!verdict.value) return verdict;
+  verdict.panel = &panel;
+  verdict.at = panel.factor(*panel.x(*run));
+  verdict.size = panel.name(*run);
+  return verdict;
+}
+
+/// What it takes to call a goal reached, beyond its value.
+std::string doubt_of(const Verdict& verdict) {
+  const Maximum* memory = verdict.panel->maximum("plain");
+  if (memory == nullptr || !verdict.panel->found(*memory)) {
+    return "the most that fits in memory was not searched to its end";
+  }
+  const auto wanted = verdict.goal->judge_at;
+  if (wanted && verdict.at && *verdict.at < kShort * *wanted) {
+    return "measured below " + format_factor(*wanted);
+  }
+  return {};
+}
+
+bool better(const Verdict& one, const Verdict& other) {
+  const bool more = one.goal->measure != Goal::Measure::kOverhead;
+  return more ? *one.value > *other.value : *one.value < *other.value;
 }
 
 void judge(Verdict& verdict) {
   using State = Verdict::State;
   if (!verdict.value) return;
-  const Goal& goal = *verdict.goal;
-  if (!goal.target) {
-    verdict.state = State::kMeasured;
+  verdict.state = State::kMeasured;
+  if (!verdict.goal->target) return;
+  const double target = *verdict.goal->target;
+  const bool least = verdict.goal->measure != Goal::Measure::kOverhead;
+  const bool met = least ? *verdict.value >= target - 1e-9 : *verdict.value <= target + 1e-9;
+  if (!met) {
+    verdict.state = State::kMissed;
     return;
   }
-  const bool least = goal.measure != Goal::Measure::kOverhead;
-  const bool reached =
-      least ? *verdict.value >= *goal.target - 1e-9 : *verdict.value <= *goal.target + 1e-9;
-  verdict.state = reached ? State::kReached : State::kMissed;
+  verdict.doubt = doubt_of(verdict);
+  if (verdict.doubt.empty()) verdict.state = State::kReached;
 }
 
-/// Of all panels over the same size, the one with the smallest cap: the hardest.
+/// Of all panels over the same size, the hardest: the smallest cap, and the worst under that.
 Verdict verdict_of(const Goal& goal, const std::vector<Panel>& panels) {
   Verdict verdict;
   verdict.goal = &goal;
   for (const Panel& panel : panels) {
     if (panel.over_side != (goal.over == "side")) continue;
-    if (verdict.value && panel.cap.value_or(0) >= verdict.panel->cap.value_or(0)) continue;
-    if (goal.measure == Goal::Measure::kFactor) {
-      const Maximum* maximum = panel.maximum("lms");
-      if (maximum == nullptr || !maximum->factor) continue;
-      verdict.panel = &panel;
-      verdict.value = maximum->factor;
-      verdict.size = panel.name(maximum->value);
-      continue;
+    const Verdict other = measured(goal, panel);
+    if (!other.value) continue;
+    if (verdict.value) {
+      constexpr double kAll = std::numeric_limits<double>::infinity();
+      const double cap = verdict.panel->cap.value_or(kAll);
+      const double other_cap = panel.cap.value_or(kAll);
+      if (other_cap > cap || (other_cap == cap && !better(verdict, other))) continue;
     }
-    const Record* run = goal.judge_at ? nearest(panel, *goal.judge_at) : largest(panel);
-    if (run == nullptr) continue;
-    const auto value =
-        goal.measure == Goal::Measure::kRate ? panel.rate_change(*run) : panel.overhead(*run);
-    if (!value) continue;
-    verdict.panel = &panel;
-    verdict.value = value;
-    verdict.at = panel.factor(*panel.x(*run));
-    verdict.size = panel.name(*run);
+    verdict = other;
   }
   judge(verdict);
   return verdict;
@@ -211,7 +260,11 @@ std::string Panel::name(double x) const {
 std::optional<double> Panel::factor(double x) const {
   const Maximum* memory = maximum("plain");
   if (memory == nullptr || memory->value <= 0) return std::nullopt;
-  return std::pow(x / memory->value, over_side ? dimensions : 1);
+  return growth(memory->value, x);
+}
+
+double Panel::growth(double from, double to) const {
+  return std::pow(to / from, over_side ? dimensions : 1);
 }
 
 std::optional<double> Panel::x_of_factor(double factor) const {
@@ -220,9 +273,21 @@ std::optional<double> Panel::x_of_factor(double factor) const {
   return memory->value * std::pow(factor, over_side ? 1.0 / dimensions : 1.0);
 }
 
+bool Panel::found(const Maximum& maximum) const {
+  if (!maximum.failed) return false;
+  const bool next_batch = !over_side && *maximum.failed <= maximum.value + 1;
+  return next_batch || *maximum.failed <= kFine * maximum.value;
+}
+
+std::string Panel::end(const Maximum& maximum) const {
+  if (!maximum.failed) return {};
+  if (found(maximum)) return "ends at " + name(maximum.value);
+  return "ends between " + name(maximum.value) + " and " + name(*maximum.failed);
+}
+
 std::optional<double> Panel::rate_change(const Record& run) const {
   const auto mine = run.rate();
-  if (reference == nullptr || !mine || run.unit != reference->unit) return std::nullopt;
+  if (reference == nullptr || !mine || !comparable(run, *reference)) return std::nullopt;
   return *mine / *reference->rate() - 1;
 }
 
@@ -233,7 +298,7 @@ std::optional<double> Panel::overhead(const Record& run) const {
 
 std::optional<double> Panel::overhead_of(const Record& run, std::optional<double> seconds) const {
   if (reference == nullptr || !seconds || !run.per_step || *run.per_step <= 0 ||
-      run.unit != reference->unit) {
+      !comparable(run, *reference)) {
     return std::nullopt;
   }
   return *seconds / *run.per_step * *reference->rate() - 1;
@@ -306,9 +371,10 @@ std::vector<Study> studies_of(const Input& input) {
     });
     lend_references(study.panels);
     if (published != nullptr && !published->title.empty()) study.title = published->title;
-    if (published == nullptr && !study.panels.front().model.empty()) {
-      study.title = study.panels.front().model;
-    }
+    const std::string& model = study.panels.front().model;
+    const bool one_model =
+        std::ranges::all_of(study.panels, [&](const Panel& panel) { return panel.model == model; });
+    if (published == nullptr && !model.empty() && one_model) study.title = model;
     studies.push_back(std::move(study));
     grouped.erase(found);
   };

@@ -13,8 +13,10 @@ struct Maximum {
   std::string method;
   double value = 0;              ///< side or batch
   std::optional<double> factor;  ///< of the in-memory maximum, in pixels, voxels or samples
-  bool ended = false;            ///< whether something larger was tried and failed
+  std::optional<double> failed;  ///< the smallest size beyond it that was tried
   std::string why;               ///< outcome of that
+
+  [[nodiscard]] bool ended() const { return failed.has_value(); }
 };
 
 /// Runs that differ in one size, method and link alone: what one chart shows. Points into the
@@ -38,9 +40,16 @@ struct Panel {
   [[nodiscard]] std::string name(double x) const;
   /// How many times the in-memory maximum a size is; none where that is not known.
   [[nodiscard]] std::optional<double> factor(double x) const;
+  /// How many times the samples of one size another has.
+  [[nodiscard]] double growth(double from, double to) const;
   /// The size that is `factor` times the in-memory maximum.
   [[nodiscard]] std::optional<double> x_of_factor(double factor) const;
-  /// Rate per sample over that of the last run in memory, less one; and time likewise.
+  /// Whether a search has found the end of a method: that something hardly larger failed.
+  [[nodiscard]] bool found(const Maximum& maximum) const;
+  /// "ends at 3000²", or "ends between 3000² and 6000²"; nothing where nothing failed.
+  [[nodiscard]] std::string end(const Maximum& maximum) const;
+  /// Rate per sample over that of the last run in memory, less one; and time likewise. Nothing
+  /// where that run was on another GPU, or counted other samples.
   [[nodiscard]] std::optional<double> rate_change(const Record& run) const;
   [[nodiscard]] std::optional<double> overhead(const Record& run) const;
   /// What `seconds` a step, of this run, would be as overhead.
@@ -62,6 +71,7 @@ struct Verdict {
   std::optional<double> value;
   std::optional<double> at;  ///< factor at which a rate or overhead was taken
   std::string size;          ///< and the size
+  std::string doubt;         ///< why it is kMeasured, though its value is what is to be reached
   State state = State::kNotMeasured;
 };
 

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
-#include <set>
+#include <span>
 #include <tuple>
 
 #include "report/drawing.h"
@@ -34,8 +35,10 @@ std::string both(const std::optional<double>& one, const std::optional<double>& 
   return "<td>" + each(one) + " / " + each(other) + "</td>";
 }
 
-std::string opened(const std::string& label,
-                   const std::vector<std::pair<const char*, bool>>& head) {
+/// A column's name, and whether it holds words.
+using Column = std::pair<const char*, bool>;
+
+std::string opened(const std::string& label, std::span<const Column> head) {
   std::string html = R"(<div class="scroll" tabindex="0" role="region" aria-label=")" +
                      escape(label) + "\"><table><thead><tr>";
   for (const auto& [name, words] : head) {
@@ -71,15 +74,61 @@ std::string losses_cell(const Panel& panel, const Record& run) {
     const std::size_t count = std::min(run.losses.size(), other->losses.size());
     const bool equal = std::equal(run.losses.begin(), run.losses.begin() + static_cast<long>(count),
                                   other->losses.begin());
-    const bool weights = run.weights.empty() || other->weights.empty();
     if (!equal) return "<td class=\"l\">differ</td>";
-    if (weights) return "<td class=\"l good\">equal</td>";
+    // Weights are read after the last step: those after more steps are other ones.
+    const bool as_many = run.losses.size() == other->losses.size();
+    if (!as_many || run.weights.empty() || other->weights.empty()) {
+      return "<td class=\"l good\">equal</td>";
+    }
     return run.weights == other->weights ? "<td class=\"l good\">equal, weights too</td>"
                                          : "<td class=\"l\">equal, weights differ</td>";
   }
   return left("");
 }
 
+/// Bytes a second over the whole step.
+std::optional<double> copied(const Record& run, const std::optional<double>& bytes) {
+  const auto step = run.step();
+  return bytes && step && run.ok() ? std::optional(*bytes / *step) : std::nullopt;
+}
+
+constexpr Column kHead[] = {{"method", true},
+                            {"size", false},
+                            {"batch", false},
+                            {"cap", false},
+                            {"link", true},
+                            {"outcome", true},
+                            {"of in-memory", false},
+                            {"step", false},
+                            {"rate", false},
+                            {"spread", false},
+                            {"overhead", false},
+                            {"bound", false},
+                            {"predicted", false},
+                            {"copied out / in", false},
+                            {"rate of copies out / in", false},
+                            {"link use out / in", false},
+                            {"GPU busy", false},
+                            {"device peak, allocated / reserved", false},
+                            {"host peak", false},
+                            {"largest operator", false},
+                            {"losses", true},
+                            {"remarks", true}};
+
+constexpr Column kStepHead[] = {{"step", true},
+                                {"method", true},
+                                {"peak over limit", false},
+                                {"limit", false},
+                                {"time", false},
+                                {"overhead", false},
+                                {"bound", false},
+                                {"predicted", false},
+                                {"allocated", false},
+                                {"copied out / in", false},
+                                {"recomputed", false},
+                                {"same bits", true}};
+
+/// Cells as in kHead.
 std::string row(const Panel& panel, const Record& run) {
   const auto x = panel.x(run);
   const auto factor = x ? panel.factor(*x) : std::nullopt;
@@ -100,6 +149,7 @@ std::string row(const Panel& panel, const Record& run) {
   html += cell(panel.overhead_of(run, run.bound), format_change);
   html += cell(panel.overhead_of(run, run.predicted), format_change);
   html += both(run.bytes_to_host, run.bytes_to_device, format_traffic);
+  html += both(copied(run, run.bytes_to_host), copied(run, run.bytes_to_device), format_link);
   html += both(run.to_host_use, run.to_device_use, format_share);
   html += cell(run.gpu_busy, format_share);
   html += both(run.peak_allocated, run.peak_reserved, format_memory);
@@ -108,6 +158,12 @@ std::string row(const Panel& panel, const Record& run) {
   html += losses_cell(panel, run);
   html += left(run.ok() ? shorten(run.message, 1, kRemark) : "");
   return html + "</tr>";
+}
+
+/// A size with what does not vary in its panel.
+std::string where(const Panel& panel, const Record& run, const std::string& size) {
+  if (!panel.over_side) return run.size() + ", " + size;
+  return run.batch ? size + ", batch " + coordinate(*run.batch) : size;
 }
 
 }  // namespace
@@ -119,8 +175,8 @@ std::string record_table(const Study& study) {
     std::string title = panel.title();
     const std::string conditions = panel.conditions();
     if (!conditions.empty()) title += " · " + conditions;
-    rows += R"(<tr class="part"><th class="l" colspan="21" scope="rowgroup"><span>)" +
-            escape(title) + "</span></th></tr>";
+    rows += "<tr class=\"part\"><th class=\"l\" colspan=\"" + std::to_string(std::size(kHead)) +
+            R"(" scope="rowgroup"><span>)" + escape(title) + "</span></th></tr>";
     for (const auto* runs : {&panel.runs, &panel.linked}) {
       for (const Record* run : *runs) {
         rows += row(panel, *run);
@@ -130,30 +186,8 @@ std::string record_table(const Study& study) {
   }
   return "<details class=\"records\"><summary>" +
          (count == 1 ? "The run's" : "All " + std::to_string(count) + " runs'") +
-         " figures</summary>" +
-         opened("Figures of every run of " + study.name,
-                {{"method", true},
-                 {"size", false},
-                 {"batch", false},
-                 {"cap", false},
-                 {"link", true},
-                 {"outcome", true},
-                 {"of in-memory", false},
-                 {"step", false},
-                 {"rate", false},
-                 {"spread", false},
-                 {"overhead", false},
-                 {"bound", false},
-                 {"predicted", false},
-                 {"copied out / in", false},
-                 {"link use out / in", false},
-                 {"GPU busy", false},
-                 {"device peak, allocated / reserved", false},
-                 {"host peak", false},
-                 {"largest operator", false},
-                 {"losses", true},
-                 {"remarks", true}}) +
-         rows + kClosed + "</details>";
+         " figures</summary>" + opened("Figures of every run of " + study.name, kHead) + rows +
+         kClosed + "</details>";
 }
 
 std::string failures(const Study& study) {
@@ -207,20 +241,37 @@ std::string failures(const Study& study) {
 std::string operator_notes(const Study& study) {
   // The smallest size whose largest operator is beyond its cap, by cap.
   std::map<double, std::pair<double, std::string>> beyond;
+  const auto note = [&](const Record& run, double amount, const std::string& text) {
+    const auto found = beyond.find(*run.cap);
+    if (found != beyond.end() && found->second.first <= amount) return;
+    beyond[*run.cap] = {amount, text + ", more than the cap of " + format_memory(*run.cap) +
+                                    ". That is where swapping ends: what an operator uses must be "
+                                    "on the device at one time."};
+  };
   for (const Panel& panel : study.panels) {
     for (const Record* run : panel.runs) {
-      if (!run->cap || !run->largest_operator || *run->largest_operator <= *run->cap) continue;
+      if (!run->cap || !run->largest_operator) continue;
       const double amount = run->amount().value_or(0);
-      const auto found = beyond.find(*run->cap);
-      if (found != beyond.end() && found->second.first <= amount) continue;
-      std::string where = panel.name(*run);
-      if (panel.over_side && run->batch) where += ", batch " + coordinate(*run->batch);
-      if (!panel.over_side) where = run->size() + ", " + where;
-      beyond[*run->cap] = {amount, "At " + where + " one operator alone works on " +
-                                       format_memory(*run->largest_operator) +
-                                       ", more than the cap of " + format_memory(*run->cap) +
-                                       ". That is where swapping ends: what an operator uses must "
-                                       "be on the device at one time."};
+      const std::string at = "At " + where(panel, *run, panel.name(*run));
+      if (!run->ok() && *run->largest_operator > *run->cap) {
+        note(*run, amount,
+             at + " one operator alone works on " + format_memory(*run->largest_operator));
+        continue;
+      }
+      // What did not fit has left no trace; the last that did says what it would have needed.
+      const Maximum* ours = panel.maximum("lms");
+      const auto x = panel.x(*run);
+      if (ours == nullptr || ours->why != "oom" || run->method != "lms" || !run->ok() ||
+          x != ours->value) {
+        continue;
+      }
+      const double growth = panel.growth(*x, *ours->failed);
+      const double needed = *run->largest_operator * growth;
+      if (needed <= *run->cap) continue;
+      note(*run, amount * growth,
+           at + " the largest operator works on " + format_memory(*run->largest_operator) +
+               "; at " + where(panel, *run, panel.name(*ours->failed)) +
+               ", where memory did not suffice, that grows to about " + format_memory(needed));
     }
   }
   std::string html;
@@ -246,21 +297,9 @@ std::string step_table(const std::vector<StepRecord>& steps) {
     const Look look = look_of(step->method);
     return std::tuple(step->step, look.order, step->method, step->ratio.value_or(0));
   });
-  std::string html =
-      "<details class=\"records\"><summary>All " + std::to_string(steps.size()) +
-      " runs' figures</summary>" +
-      opened("Figures of every run of the benchmark of steps", {{"step", true},
-                                                                {"method", true},
-                                                                {"peak over limit", false},
-                                                                {"limit", false},
-                                                                {"time", false},
-                                                                {"overhead", false},
-                                                                {"bound", false},
-                                                                {"predicted", false},
-                                                                {"allocated", false},
-                                                                {"copied out / in", false},
-                                                                {"recomputed", false},
-                                                                {"same bits", true}});
+  std::string html = "<details class=\"records\"><summary>All " + std::to_string(steps.size()) +
+                     " runs' figures</summary>" +
+                     opened("Figures of every run of the benchmark of steps", kStepHead);
   for (const StepRecord* step : order) {
     html += R"(<tr><th class="l" scope="row">)" + escape(step->step) + "</th><td class=\"l\">" +
             swatch(step->method) + "</td>";

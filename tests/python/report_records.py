@@ -171,7 +171,8 @@ class Maker:
                 self.run("resolution", "checkpoint", batch, side, warm * 0.76, again, memory=memory)
         largest = sides[-1]
         step = sides[1] - sides[0]
-        self.boundary("resolution", "plain", "side", memory_side, memory_side + step, "oom")
+        beyond = round(1.03 * memory_side)
+        self.boundary("resolution", "plain", "side", memory_side, beyond, "oom")
         self.boundary("resolution", "lms", "side", largest, largest + step, "oom")
 
     def by_batch(

@@ -72,7 +72,7 @@ Input whole() {
   slow["link_emulated"] = "pcie3";
   json floor = made_up("lms", 9500, 0, "oom");
   floor["largest_operator"] = 18e9;
-  return input_of({made_up("plain", 3000, 84), made_up("plain", 3500, 0, "oom"),
+  return input_of({made_up("plain", 3000, 84), made_up("plain", 3050, 0, "oom"),
                    full("lms", 6000, 75), full("lms", 9000, 70), made_up("save_on_cpu", 6000, 5),
                    made_up("checkpoint", 6000, 0, "timeout"), slow, floor});
 }
@@ -111,6 +111,75 @@ TEST(Page, IsBalancedAndItsIdsAreUnique) {
   const std::string html = page(whole(), "A title");
   EXPECT_EQ(unbalanced(html), "");
   EXPECT_EQ(repeated_id(html), "");
+}
+
+TEST(Page, WeightsAreComparedAfterAsManySteps) {
+  json plain = full("plain", 3000, 84);
+  json lms = full("lms", 3000, 80);
+  plain["weights"] = "abc";
+  lms["weights"] = "def";
+  EXPECT_NE(page(input_of({plain, lms}), "").find("equal, weights differ"), std::string::npos);
+  lms["losses"] = {1.0, 0.5, 0.3};
+  EXPECT_EQ(page(input_of({plain, lms}), "").find("weights differ"), std::string::npos);
+  EXPECT_NE(page(input_of({plain, lms}), "").find(">equal<"), std::string::npos);
+  lms["losses"] = {1.0, 0.6, 0.3};
+  EXPECT_NE(page(input_of({plain, lms}), "").find(">differ<"), std::string::npos);
+}
+
+TEST(Page, WhatIsNotJudgedSaysWhy) {
+  const std::string html =
+      page(input_of({made_up("plain", 3000, 84), made_up("lms", 9000, 80)}), "");
+  EXPECT_EQ(html.find("✓ reached"), std::string::npos);
+  EXPECT_NE(html.find("not judged: the most that fits in memory was not searched to its end"),
+            std::string::npos);
+  EXPECT_NE(html.find("In memory, nothing above 3000² was tried; LMS runs at 9000²"),
+            std::string::npos);
+  EXPECT_NE(html.find("1× · 3000², or more"), std::string::npos);
+}
+
+TEST(Page, TheFloorFollowsFromTheLastStepThatRan) {
+  json last = made_up("lms", 8000, 70);
+  last["largest_operator"] = 16.0 * 1024 * 1024 * 1024 * 0.9;
+  const auto floor = [&](double beyond, const char* outcome) {
+    const std::string html =
+        page(input_of({made_up("plain", 3000, 84), last, made_up("lms", beyond, 0, outcome)}), "");
+    return html.find(
+               "The floor: the largest operator</h4><p>At 8000², batch 1 the largest "
+               "operator works on 14.4\u00a0GiB; at 8500², batch 1, where memory did not "
+               "suffice, that grows to about 16.3\u00a0GiB, more than the cap of "
+               "16\u00a0GiB.") != std::string::npos;
+  };
+  EXPECT_TRUE(floor(8500, "oom"));
+  EXPECT_FALSE(floor(8500, "timeout"));
+  EXPECT_FALSE(floor(8200, "oom"));  // 15.1 GiB: something else was in the way
+}
+
+TEST(Page, CopiesAreGivenAsRateAndAsShareOfTheLink) {
+  const std::string html = page(input_of({full("lms", 6000, 72)}), "");
+  // 5 and 6 GB in half a second.
+  EXPECT_NE(html.find("<td>10\u00a0GB/s / 12\u00a0GB/s</td><td>50\u00a0% / 60\u00a0%</td>"),
+            std::string::npos);
+}
+
+TEST(Page, StepsBelowTheirBoundAreCounted) {
+  const auto step = [](double overhead) {
+    return json{{"schema", 2}, {"step", "net"},        {"method", "lms"},
+                {"ratio", 2},  {"overhead", overhead}, {"bound_recompute_overhead", 0.1}};
+  };
+  const std::string html = page(input_of({step(0.3), step(0.12), step(0.08)}), "");
+  EXPECT_NE(html.find("2 of 3 runs are within 5 points of what no plan could beat. 1 of them is "
+                      "below that"),
+            std::string::npos);
+}
+
+TEST(Page, DescriptionsHaveThePublishedFigures) {
+  json run = full("lms", 6000, 75);
+  json plain = made_up("plain", 3000, 84);
+  for (json* each : {&run, &plain}) (*each)["study"] = "B5";
+  const std::string html = page(input_of({plain, run}), "");
+  EXPECT_NE(html.find("Published, 1300²: 165\u00a0GB."), std::string::npos);
+  EXPECT_NE(html.find("Published at 1600² (10×): link 95\u00a0% (71.4\u00a0GB/s), GPU 64\u00a0%."),
+            std::string::npos);
 }
 
 TEST(Page, NeedsNothingElse) {
