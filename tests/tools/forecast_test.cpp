@@ -64,6 +64,17 @@ TEST(Forecast, WhatFitsAnywayCostsNothing) {
   EXPECT_EQ(answer.planned->predicted.bytes_out, 0);
 }
 
+TEST(Forecast, WithoutTimesThereIsNoOverhead) {
+  TraceBuilder builder;
+  builder.run("a", {}, {}, 0);
+  const auto x = builder.result(kUnit);
+  builder.run("b", {x}, {}, 0);
+  builder.dies(x);
+  const Forecast answer = forecast(builder.build(), 4 * kUnit, kLink, 0.1);
+  ASSERT_TRUE(answer.fits()) << answer.why_not;
+  EXPECT_EQ(answer.overhead(), 0);
+}
+
 TEST(Forecast, WhatCannotFitSaysWhy) {
   const Forecast answer = forecast(step(), 5 * kUnit, kLink, 0.1);
   EXPECT_FALSE(answer.fits());

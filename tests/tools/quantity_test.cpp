@@ -27,8 +27,8 @@ TEST(Quantity, PartsOfAWhole) {
 }
 
 TEST(Quantity, OtherThingsAreErrors) {
-  for (const char* text :
-       {"", "GiB", "-1GiB", "0", "0.5B", "5 gb", "nan", "inf", "1e30", "50%", "12GiBs", "0x10"}) {
+  for (const char* text : {"", "GiB", "-1GiB", "0", "0.5B", "5 gb", "nan", "inf", "1e30", "2e18",
+                           "50%", "12GiBs", "0x10"}) {
     try {
       const Bytes bytes = parse_bytes(text);
       ADD_FAILURE() << '\'' << text << "' is " << bytes;

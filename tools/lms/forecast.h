@@ -42,8 +42,11 @@ struct Forecast {
   std::string why_not;  ///< no plan fits
 
   [[nodiscard]] bool fits() const { return planned.has_value(); }
-  /// Of the planned step over the one in memory, less one.
-  [[nodiscard]] double overhead() const { return planned->predicted.step_ms / in_memory_ms - 1; }
+  /// Of the planned step over the one in memory, less one. Only where a plan fits; of a trace
+  /// without times it is 0.
+  [[nodiscard]] double overhead() const {
+    return in_memory_ms > 0 ? planned->predicted.step_ms / in_memory_ms - 1 : 0;
+  }
 };
 
 /// Plans the step and places its blocks; a plan whose addresses do not fit under the limit is made

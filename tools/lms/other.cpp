@@ -38,6 +38,11 @@ bool is_other(std::string_view command) { return find(command) != nullptr; }
 int run_other(const char* const* argv, std::FILE* err) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    // A bare name would be that of a program in the current folder.
+    std::fprintf(err, "lms: /proc/self/exe cannot be read: %s\n", error.message().c_str());
+    return kFailed;
+  }
   const char* name = find(argv[1])->program;
   const std::string program = (self.parent_path() / name).string();
   ::execv(program.c_str(), const_cast<char* const*>(argv));

@@ -22,6 +22,8 @@ constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{{"", 1}
                                                                          {"GB", 1e9},
                                                                          {"TB", 1e12}}};
 
+constexpr double kMost = 1e18;  ///< sums and multiples of what is accepted are still Bytes
+
 [[noreturn]] void refuse(std::string_view text) {
   throw BadSetting("'" + std::string(text) +
                    R"(' is no amount of memory; write "12GiB", "800MB", "50%" or bytes)");
@@ -41,7 +43,7 @@ Bytes parse_limit(std::string_view text, Bytes whole) {
     if (unit == name) factor = bytes;
   }
   const double bytes = value * factor;
-  if (!(bytes >= 1) || bytes > 9e18) refuse(text);
+  if (!(bytes >= 1) || bytes > kMost) refuse(text);
   return static_cast<Bytes>(bytes);
 }
 
