@@ -24,6 +24,7 @@ struct Mix {
   /// the copy tax.
   double lane_price = 0.5;
   double breadth = 1;  ///< GapPrices::breadth
+  double each_ms = 0;  ///< GapPrices::each_ms
   /// GapPrices::most_moved, in parts of what the lane can take until the fullest moment.
   double moved = kUnlimited;
 };

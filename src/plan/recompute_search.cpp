@@ -36,20 +36,25 @@ struct Rules {
   double moved = kUnlimited;  ///< Mix::moved
   double price = 0.05;        ///< Mix::lane_price
   double hold = 0;            ///< Drops::ghost_hold_ms, in parts of the step
+  double each = 0;            ///< Mix::each_ms, in parts of what an action costs
 };
 /// What is tried, one rule after the other, twice.
 constexpr std::array kFirstRules{
     std::array{0.3, 1.0, 0.05, 0.1}, std::array{kUnlimited, 1.1, 0.9, 0.6},
-    std::array{0.02, 0.1, 0.4, 0.2}, std::array{0.01, 0.003, 0.03, 0.1}};
+    std::array{0.02, 0.1, 0.4, 0.2}, std::array{0.01, 0.003, 0.03, 0.1},
+    std::array{1.0, 0.3, 3.0, 0.1}};
 /// How far the choice of what goes may be from what seems best.
 constexpr std::array kRandomness{0.0, 0.1, 0.5};
 constexpr double kLeastPrice = 0.005;
 
 class MixSearch {
  public:
-  MixSearch(const Trace& trace, Bytes budget, const LinkModel& link, const SearchOptions& options)
+  /// `acting_ms`: see below.
+  MixSearch(const Trace& trace, Bytes budget, const LinkModel& link, const SearchOptions& options,
+            double acting_ms)
       : trace_(trace),
         options_(options),
+        acting_ms_(acting_ms),
         model_(trace),
         recipes_(trace),
         trial_(trace, model_, recipes_, link, budget),
@@ -86,7 +91,7 @@ class MixSearch {
  private:
   double attempt(Mix& mix, double randomness, bool thin) {
     const double ms = trial_.run(mix, random_, randomness, thin);
-    const double cost = ms + kRecomputing * trial_.recomputed_ms();
+    const double cost = ms + kRecomputing * trial_.recomputed_ms() + acting_ms_ * trial_.actions();
     if (cost < best_) {
       best_ = cost;
       best_plan_ = trial_.plan();
@@ -170,6 +175,7 @@ class MixSearch {
       mix.lane_price = rules.price;
       mix.breadth = rules.breadth;
       mix.moved = rules.moved;
+      mix.each_ms = rules.each * acting_ms_;
       std::ranges::fill(mix.drops.ghost_hold_ms,
                         static_cast<float>(rules.hold * model_.begins.back()));
       const double cost = attempt(mix, 0, true);
@@ -182,7 +188,7 @@ class MixSearch {
       return best.swaps.empty() || (goes_on(0) && spent() < kForFirst * options_.seconds);
     };
     Rules rules;
-    double* const knobs[] = {&rules.breadth, &rules.moved, &rules.price, &rules.hold};
+    double* const knobs[] = {&rules.breadth, &rules.moved, &rules.price, &rules.hold, &rules.each};
     for (int round = 0; round < 2; ++round) {
       for (std::size_t i = 0; i < kFirstRules.size(); ++i) {
         double chosen = *knobs[i];
@@ -268,6 +274,7 @@ class MixSearch {
       // All anew, by other rules.
       clear_all(mix);
       mix.breadth = std::min(1.0, uniform(0, 1.5));
+      mix.each_ms = any(3) == 0 ? 0 : acting_ms_ * std::exp(uniform(-2, 1));
       mix.moved = std::clamp(mix.moved, 0.5, 2.0) * std::exp(uniform(-0.2, 0.2));
       if (any(3) == 0) mix.moved = kUnlimited;
     } else if (kind == 12) {
@@ -289,6 +296,7 @@ class MixSearch {
 
   const Trace& trace_;
   const SearchOptions& options_;
+  const double acting_ms_;  ///< what an action of the plan counts
   const StepModel model_;
   const Recipes recipes_;
   Trial trial_;
@@ -303,11 +311,26 @@ class MixSearch {
   Plan best_plan_;
 };
 
+/// What it counts that a plan copies a block, or computes one again, beside the time that it takes
+/// on the device. It takes 25 to 57 us of the host (bench/results/recompute.md), which is nothing
+/// while the host is ahead of the device, as it is if operators are long.
+double acting_ms(const Trace& trace) {
+  constexpr double kMost = 0.003;
+  constexpr double kLeast = 0.0003;
+  constexpr double kShort = 0.025;  // in milliseconds: what the host takes for an operator
+  constexpr double kLong = 0.05;
+  double sum = 0;
+  for (const TraceOperator& op : trace.operators) sum += op.ms;
+  const double each = sum / std::max<double>(1, static_cast<double>(trace.operators.size()));
+  return std::clamp(kMost * (kLong - each) / (kLong - kShort), kLeast, kMost);
+}
+
 }  // namespace
 
 PlannedStep make_mixed_plan(const Trace& trace, Bytes budget, const LinkModel& link,
                             const SearchOptions& options) {
   const Coarse coarse(trace);
+  const double acting = acting_ms(trace);
   SearchOptions inner = options;
   Plan start;
   if (options.start != nullptr) {
@@ -316,11 +339,11 @@ PlannedStep make_mixed_plan(const Trace& trace, Bytes budget, const LinkModel& l
   }
   PlannedStep result;
   try {
-    result.plan = coarse.refine(MixSearch(coarse.trace, budget, link, inner).run());
+    result.plan = coarse.refine(MixSearch(coarse.trace, budget, link, inner, acting).run());
   } catch (const OutOfMemory&) {
     // Thrown once more, with the step's own operator.
     Choice(StepModel(trace), budget).check(trace);
-    result.plan = MixSearch(trace, budget, link, options).run();
+    result.plan = MixSearch(trace, budget, link, options, acting).run();
   }
   result.predicted = time_plan(trace, result.plan, link);
   return result;

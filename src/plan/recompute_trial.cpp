@@ -30,7 +30,8 @@ Trial::Trial(const Trace& trace, const StepModel& model, const Recipes& recipes,
       budget_(budget),
       unrolled_(trace, model, recipes),
       again_ms_(model.gaps.size(), kNever),
-      seen_(trace.blocks.size()) {
+      seen_(trace.blocks.size()),
+      own_operators_(trace.operators.size()) {
   const double copying = 1 / link_.out_bytes_per_ms + 1 / link_.in_bytes_per_ms;
   for (int g = 0; g < static_cast<int>(again_ms_.size()); ++g) {
     if (!unrolled_.can_drop(g)) continue;
@@ -76,6 +77,7 @@ bool Trial::choose(Mix& mix, std::mt19937_64& random, double randomness, bool ma
   own_.assign(model_->gaps.size(), -1);
   prices_.out_ms_per_byte = link_.out_tax_ms_per_byte + mix.lane_price / link_.out_bytes_per_ms;
   prices_.in_ms_per_byte = link_.in_tax_ms_per_byte + mix.lane_price / link_.in_bytes_per_ms;
+  prices_.each_ms = mix.each_ms;
   prices_.breadth = mix.breadth;
   prices_.most_moved = std::numeric_limits<Bytes>::max();
   if (mix.moved < kUnlimited) {
@@ -95,7 +97,8 @@ bool Trial::choose(Mix& mix, std::mt19937_64& random, double randomness, bool ma
       // After another recomputation has read it, it would be computed twice.
       const bool twice =
           mix.drops.dropped[o] == 0 && last_use >= 0 && unrolled_.computes_again(last_use) >= 0;
-      prices_.again_ms[static_cast<std::size_t>(g)] = again_ms_[o] * (twice ? 2 : 1);
+      const double once = again_ms_[o] + mix.each_ms;
+      prices_.again_ms[static_cast<std::size_t>(g)] = once * (twice ? 2 : 1);
     }
     if (mix.drops.dropped[o] == 0 && mix.swaps[o] != 0) choice_->add(g);
   }
@@ -207,6 +210,11 @@ void Trial::keep_swaps(Mix& mix) {
   };
   each(/*chosen=*/false, 0);
   each(/*chosen=*/true, 1);
+}
+
+int Trial::actions() const {
+  const auto again = unrolled_.trace().operators.size() - own_operators_;
+  return choice_->copies() + static_cast<int>(again);
 }
 
 double Trial::run(Mix& mix, std::mt19937_64& random, double randomness, bool thin) {

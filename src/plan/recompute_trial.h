@@ -33,6 +33,8 @@ class Trial {
   /// Of the last run, which must have succeeded.
   [[nodiscard]] Plan plan() const { return unrolled_.fold(decoder_->plan()); }
   [[nodiscard]] double recomputed_ms() const { return unrolled_.recomputed_ms(); }
+  /// Copies, and blocks computed again.
+  [[nodiscard]] int actions() const;
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -56,6 +58,7 @@ class Trial {
   Unrolled unrolled_;
   std::vector<double> again_ms_;  ///< by own gap: of computing its block again, or kNever
   std::vector<char> seen_;        ///< by own block
+  std::size_t own_operators_;
   std::vector<TraceBlockId> ghosts_;
   std::optional<StepModel> model_;
   std::optional<Choice> choice_;

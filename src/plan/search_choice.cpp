@@ -113,8 +113,22 @@ bool Choice::copied(const Gap& gap) const {
 /// What swapping the gap as well would cost.
 double Choice::moving(const Gap& gap, const GapPrices& prices) const {
   const double each = 0.005 * (prices.out_ms_per_byte + prices.in_ms_per_byte);
+  const int copies = (copied(gap) ? 0 : 1) + (gap.returns ? 1 : 0);
   return static_cast<double>(gap.bytes) * ((copied(gap) ? 0 : prices.out_ms_per_byte) +
-                                           (gap.returns ? prices.in_ms_per_byte : 0) + each);
+                                           (gap.returns ? prices.in_ms_per_byte : 0) + each) +
+         copies * prices.each_ms;
+}
+
+int Choice::copies() const {
+  int count = 0;
+  for (std::size_t v = 0; v < version_uses_.size(); ++v) {
+    if (version_uses_[v] > 0 && !model_.versions[v].clean) ++count;
+  }
+  for (const int g : useful_) {
+    if (chosen_[static_cast<std::size_t>(g)] != kSwap) continue;
+    if (model_.gaps[static_cast<std::size_t>(g)].returns) ++count;
+  }
+  return count;
 }
 
 int Choice::too_full() const {

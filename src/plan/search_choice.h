@@ -12,6 +12,7 @@ namespace lms {
 struct GapPrices {
   double out_ms_per_byte = 1;
   double in_ms_per_byte = 1;
+  double each_ms = 0;  ///< of every copy, and of computing anything again, however small
   /// By gap, if not empty: of computing the block again instead of moving it.
   std::vector<double> again_ms = {};
   /// How much it counts that a gap relieves other operators than the fullest one: 1 as much as its
@@ -41,6 +42,9 @@ class Choice {
   [[nodiscard]] const std::vector<Bytes>& room() const { return room_; }
   /// Gaps that cover an operator which needs more than the budget: the only ones worth choosing.
   [[nodiscard]] const std::vector<int>& useful() const { return useful_; }
+
+  /// Copies that the chosen gaps take, out and in.
+  [[nodiscard]] int copies() const;
 
   void add(int gap);
   void remove(int gap);

@@ -61,6 +61,19 @@ TEST(RecomputeQuality, Transformer) {
   EXPECT_LE(planned(recorded("llama1b_adamw_bf16_4x2048"), 1.5, 60), 0.11);
 }
 
+TEST(RecomputeQuality, FewLargeCopiesRatherThanManySmallOnes) {
+  // For the device they are the same; each takes some of the host's time.
+  const Trace trace = recorded("deeplabv3_r101_bf16_16x513");
+  const Bytes budget = part_of_peak(trace, 2);
+  const PlannedStep step =
+      make_plan(trace, budget, {}, {.seconds = 60, .rounds = 60, .recompute = true});
+  EXPECT_LE(overhead(trace, step.predicted), 0.065);
+  const auto copies = std::ranges::count_if(step.plan.directives, [](const Directive& directive) {
+    return directive.action == Action::kStartOut || directive.action == Action::kStartIn;
+  });
+  EXPECT_LE(copies, 200) << "there were 384 when none counted";
+}
+
 TEST(RecomputeQuality, PlansThatComputeAgainArePlaced) {
   const Trace trace = recorded("resnet50_bf16_256x224");
   constexpr Bytes kPage = 2 * kMiB;
