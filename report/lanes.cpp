@@ -15,13 +15,15 @@ constexpr double kLeast = 0.35;       ///< pixels that the shortest interval is 
 constexpr double kHair = 0.4;         ///< gaps in pixels below which intervals are drawn as one
 constexpr std::size_t kNumbered = 9;  ///< gaps that get a number
 
-double busy(std::vector<Interval> intervals) {
+/// Seconds of the step in which any of the intervals runs.
+double busy(std::vector<Interval> intervals, double step) {
   std::ranges::sort(intervals, {}, &Interval::from);
   double sum = 0;
   double until = 0;
   for (const Interval& interval : intervals) {
-    sum += std::max(0.0, interval.to - std::max(until, interval.from));
-    until = std::max(until, interval.to);
+    const double to = std::min(interval.to, step);
+    sum += std::max(0.0, to - std::max(until, interval.from));
+    until = std::max(until, to);
   }
   return sum;
 }
@@ -80,7 +82,8 @@ Drawing draw(const Timeline& timeline, double width) {
   double y = 2;
   for (const Lane& lane : lanes) {
     const bool first = lane.intervals == &timeline.kernels;
-    const double part = timeline.step > 0 ? busy(*lane.intervals) / timeline.step : 0;
+    const double part =
+        timeline.step > 0 ? busy(*lane.intervals, timeline.step) / timeline.step : 0;
     const std::string share = format_share(part);
     if (narrow) {
       drawing.text(0, y + 11, std::string(lane.name) + ", " + share, "words", kSize);

@@ -3,6 +3,7 @@ and dark."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -204,6 +205,35 @@ def test_pictures_are_documents_of_their_own(
         fills.add(chromium.ask("getComputedStyle(document.querySelector('.f-card')).fill"))
     assert chromium.complaints == []
     assert fills == {"rgb(255, 255, 255)" if scheme == "light" else "rgb(23, 27, 34)"}
+
+
+def test_hostile_records_and_file_names_stay_text(
+    tmp_path: Path, chromium: browser.Browser
+) -> None:
+    evil = "\"'><img src=x onerror=alert(1)></script></style><svg onload=alert(2)>\u202e"
+    maker = report_records.Maker(tmp_path / "runs", "B3", evil, "MP", 2, 15 * 2**30)
+    gaps = [{"at": 0.1, "for": 0.1, "before": evil}]
+    more = {"weights": evil, "commit": evil, "date": evil, "machine": dict.fromkeys(("gpu",), evil)}
+    maker.run("resolution", "plain", 1, 3000, 80, **more)
+    maker.run("resolution", "lms", 1, 6000, 70, timeline={"step": 1, "gaps": gaps}, **more)
+    maker.run("resolution", "lms", 1, 9000, 70, "oom", message=evil, **more)
+    own = {"schema": "lms-bench/1", "study": evil, "series": evil, "method": evil, "outcome": evil}
+    (tmp_path / "runs" / "own.json").write_text(json.dumps(own))
+    (tmp_path / "runs" / "<img src=x onerror=alert(3)>.json").write_text("{")
+    path = tmp_path / "report.html"
+    done = report(tmp_path / "runs", "-o", path, "--title", evil)
+    assert done.returncode == 0, done.stderr
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.show(1280, 900, "light")
+    chromium.open(path.as_uri())
+    # One script, which is the page's own, and not a single attribute that runs anything.
+    assert chromium.ask("[document.images.length, document.scripts.length]") == [0, 1]
+    running = "e => Array.from(e.attributes).some(a => a.name.startsWith('on'))"
+    assert chromium.ask(f"Array.from(document.querySelectorAll('*')).some({running})") is False
+    assert "onerror=alert(3)" in chromium.ask("document.querySelector('#not-shown').textContent")
+    assert chromium.complaints == []
+    assert [url for url in chromium.requests if not url.startswith(("file:", "data:"))] == []
 
 
 def test_pngs_are_drawn(tmp_path: Path, chromium: browser.Browser) -> None:

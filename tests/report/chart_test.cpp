@@ -181,6 +181,14 @@ TEST(Timelines, LanesAndGaps) {
   }
 }
 
+TEST(Timelines, OnlyWhatIsInTheStepCountsAndOnce) {
+  Timeline timeline;
+  timeline.step = 1;
+  timeline.kernels = {{-0.5, 0.25}, {0.1, 0.2}, {0.2, 0.5}, {0.9, 3}, {4, 5}};
+  const std::string body = draw(timeline, 990).body();
+  EXPECT_NE(body.find("kernels: 60\u00a0% of the step"), std::string::npos);
+}
+
 TEST(Timelines, ManyIntervalsStaySmall) {
   Timeline timeline;
   timeline.step = 1;
