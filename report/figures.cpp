@@ -148,6 +148,8 @@ void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& p
     } else {
       bar.tip += "; nothing larger was tried";
     }
+    // The end of what users do today is not to look nearer than it may be.
+    if (maximum.ended() && !panel.found(maximum)) bar.text += " to " + panel.name(*maximum.failed);
     if (maximum.ended() && maximum.why == "host") bar.text += ", host full";
     if (!maximum.ended()) bar.text += ", or more";
     group.bars.push_back(std::move(bar));

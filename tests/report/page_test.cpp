@@ -137,6 +137,15 @@ TEST(Page, WhatIsNotJudgedSaysWhy) {
   EXPECT_NE(html.find("1× · 3000², or more"), std::string::npos);
 }
 
+TEST(Page, AnEndThatIsNotKnownWellIsARange) {
+  const std::string html =
+      page(input_of({made_up("plain", 3000, 84), made_up("plain", 3050, 0, "oom"),
+                     made_up("checkpoint", 4000, 60), made_up("checkpoint", 6000, 0, "oom")}),
+           "");
+  EXPECT_NE(html.find("1.78× · 4000² to 6000²"), std::string::npos);
+  EXPECT_NE(html.find(">1× · 3000²<"), std::string::npos);
+}
+
 TEST(Page, TheFloorFollowsFromTheLastStepThatRan) {
   json last = made_up("lms", 8000, 70);
   last["largest_operator"] = 16.0 * 1024 * 1024 * 1024 * 0.9;
