@@ -175,7 +175,7 @@ std::string record_table(const Study& study) {
     std::string title = panel.title();
     const std::string conditions = panel.conditions();
     if (!conditions.empty()) title += " · " + conditions;
-    rows += "<tr class=\"part\"><th class=\"l\" colspan=\"" + std::to_string(std::size(kHead)) +
+    rows += R"(<tr class="part"><th class="l" colspan=")" + std::to_string(std::size(kHead)) +
             R"(" scope="rowgroup"><span>)" + escape(title) + "</span></th></tr>";
     for (const auto* runs : {&panel.runs, &panel.linked}) {
       for (const Record* run : *runs) {
