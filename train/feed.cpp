@@ -43,7 +43,7 @@ void Feed::prefetch() {
   if (next_) return;
   const auto begin = std::chrono::steady_clock::now();
   std::optional<data::Batch> host = loader_.next();
-  waited_ms_ =
+  waited_ms_ +=
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   if (!host) return;
   const auto send = [&](const torch::Tensor& tensor) {

@@ -27,7 +27,7 @@ class Feed {
 
   /// Names of the samples of the batch that take() gave last.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-  /// Time that the last fetch waited for the workers.
+  /// Time that all fetches so far have waited for the workers.
   [[nodiscard]] double waited_ms() const { return waited_ms_; }
 
  private:

@@ -70,9 +70,7 @@ void check_sides(const char* key, const std::vector<std::int64_t>& sides, const 
   }
 }
 
-}  // namespace
-
-std::shared_ptr<const data::Dataset> open_split(const Settings& settings, bool training) {
+data::DataSpec spec_of_split(const Settings& settings, bool training) {
   const bool own = !training && !settings.val_data.empty();
   data::DataSpec spec = data::parse_spec(own ? settings.val_data : settings.data);
   for (const auto& [name, value] : settings.options) {
@@ -82,7 +80,13 @@ std::shared_ptr<const data::Dataset> open_split(const Settings& settings, bool t
   if (!said && data::takes_option(spec.kind, "split")) {
     spec = spec.with("split", training ? settings.split : settings.val_split);
   }
-  return data::open_dataset(spec);
+  return spec;
+}
+
+}  // namespace
+
+std::shared_ptr<const data::Dataset> open_split(const Settings& settings, bool training) {
+  return data::open_dataset(spec_of_split(settings, training));
 }
 
 Normalisation normalisation(const Settings& settings, zoo::Task task) {
@@ -195,6 +199,8 @@ Parts make_parts(Settings& settings, bool with_train) {
       for (std::size_t i = 0; i < first.size(); ++i) first[i] = i;
       val = data::subset(val, std::move(first));
     }
+    parts.val_is_train =
+        spec_of_split(settings, true).text() == spec_of_split(settings, false).text();
     parts.val = data::transformed(val, validation_transforms(settings, *parts.model, classes));
   }
   return parts;

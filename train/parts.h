@@ -15,6 +15,7 @@ struct Parts {
   std::shared_ptr<zoo::Model> model;           ///< on the CPU
   std::shared_ptr<const data::Dataset> train;  ///< augmented, normalised, of equal shapes
   std::shared_ptr<const data::Dataset> val;    ///< normalised, padded to what the model can take
+  bool val_is_train = false;                   ///< both are of the same samples
 };
 
 /// The data set of a split as it is: images from 0 to 1, without transforms.

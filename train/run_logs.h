@@ -15,8 +15,8 @@ struct StepRecord {
   std::int64_t step = 0;  ///< counted from 1
   double loss = 0;
   double rate = 0;
-  double ms = 0;         ///< on the device, from the step's begin to its end
-  double waited_ms = 0;  ///< of that, for batches
+  double ms = 0;         ///< on the device, from the step's begin to the next one's batch
+  double waited_ms = 0;  ///< in which the host waited for batches
 };
 
 /// What a run leaves to be plotted: steps.csv, validation.csv, and TensorBoard's events. Not

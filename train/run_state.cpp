@@ -17,16 +17,18 @@ std::vector<std::pair<std::string, Tensor>> named_tensors(const zoo::Model& mode
   return all;
 }
 
-void load_weights(zoo::Model& model, const State& state) {
+void load_tensor(const State& state, const std::string& name, Tensor to) {
   const torch::NoGradGuard no_grad;
-  for (auto& [name, tensor] : named_tensors(model)) {
-    const Tensor& saved = state.tensor("model." + name);
-    if (saved.sizes() != tensor.sizes()) {
-      throw StateError("the checkpoint's '" + name + "' is " + c10::str(saved.sizes()) +
-                       ", the model's " + c10::str(tensor.sizes()));
-    }
-    tensor.copy_(saved);
+  const Tensor& saved = state.tensor(name);
+  if (saved.sizes() != to.sizes()) {
+    throw StateError("the checkpoint's '" + name + "' is " + c10::str(saved.sizes()) +
+                     ", but this run's is " + c10::str(to.sizes()));
   }
+  to.copy_(saved);
+}
+
+void load_weights(zoo::Model& model, const State& state) {
+  for (auto& [name, tensor] : named_tensors(model)) load_tensor(state, "model." + name, tensor);
 }
 
 Settings settings_of(const State& state) {

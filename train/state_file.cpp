@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace lms::train {
 namespace {
@@ -227,6 +228,23 @@ std::string state_header(const State& state, std::size_t least, std::size_t* dat
 
 }  // namespace detail
 
+namespace {
+
+constexpr const char* kHeaderSum = "header_checksum";
+
+/// Of a header in which the place of the sum itself, `said`, is blank. Nothing where it is not.
+std::optional<std::string> header_sum(std::string header, const std::string& said) {
+  const std::string before = std::string("\"") + kHeaderSum + "\":\"";
+  const std::size_t at = header.find(before + said + "\"");
+  if (at == std::string::npos) return std::nullopt;
+  header.replace(at + before.size(), said.size(), kNoSum);
+  Fingerprint sum;
+  sum.add(header);
+  return sum.text();
+}
+
+}  // namespace
+
 std::string fingerprint(const std::vector<std::pair<std::string, torch::Tensor>>& tensors) {
   Fingerprint sum;
   std::vector<char> buffer;
@@ -244,6 +262,7 @@ std::string fingerprint(const std::vector<std::pair<std::string, torch::Tensor>>
 void save_state(const std::string& path, const State& given) {
   State state = given;
   state.facts["checksum"] = kNoSum;
+  state.facts[kHeaderSum] = kNoSum;
   const std::string temporary = path + ".part";
   try {
     File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
@@ -260,6 +279,8 @@ void save_state(const std::string& path, const State& given) {
       at += buffer.size();
     }
     state.facts["checksum"] = sum.text();
+    header = detail::state_header(state, 0, &data_bytes);
+    state.facts[kHeaderSum] = header_sum(header, kNoSum).value();
     header = detail::state_header(state, 0, &data_bytes);
     const std::uint64_t length = header.size();
     file.write(&length, sizeof(length), 0);
@@ -308,6 +329,11 @@ State load_state(const std::string& path) {
     if (said != state.facts.end() && said->second != sum.text()) {
       throw StateError(path + ": damaged: the sum over its bytes is " + sum.text() + ", not " +
                        said->second);
+    }
+    const auto of_header = state.facts.find(kHeaderSum);
+    if (of_header != state.facts.end() &&
+        header_sum(std::move(text), of_header->second) != of_header->second) {
+      throw StateError(path + ": damaged: the sum over its header is not " + of_header->second);
     }
   } catch (const Json::exception& error) {
     throw StateError(path + ": not a checkpoint: " + error.what());

@@ -137,8 +137,9 @@ class Trainer {
     if (start) {
       restore(*start);
     } else {
-      folder_.clear();
+      // Before the old run goes: they may be its own.
       if (!settings.init.empty()) load_weights(model_, load_state(settings.init));
+      folder_.clear();
     }
     logs_.emplace(folder_, settings.tensorboard,
                   start ? std::optional(RunLogs::Resumed{step_, validated_}) : std::nullopt);
@@ -161,6 +162,11 @@ class Trainer {
     saved_step_ = step_;
     begun_ = saved_time_ = Clock::now();
     progress_.message(begin_text());
+    if (parts_.val && parts_.val_is_train) {
+      progress_.message(
+          "validation is on the data of the training: its scores say nothing of other "
+          "data (val_data, or the option part)");
+    }
 
     if (step_ > 0) validate_if_due();
     while (step_ < lengths_.steps && Signals::stop() == 0) {
@@ -198,7 +204,7 @@ class Trainer {
   }
 
  private:
-  data::LoaderOptions loader_options() const {
+  [[nodiscard]] data::LoaderOptions loader_options() const {
     data::LoaderOptions options;
     options.batch = static_cast<std::size_t>(settings_.batch);
     options.workers = static_cast<std::size_t>(settings_.workers);
@@ -220,6 +226,7 @@ class Trainer {
 
   void take_step(Feed& feed) {
     Pending pending{step_ + 1, {}, 0, 0, Stopwatch(machine_.device())};
+    const double waited_before = feed.waited_ms();
     pending.watch.start();
     const double factor = schedule_.factor(step_);
     pending.rate = options_.lr * factor;
@@ -227,7 +234,6 @@ class Trainer {
     for (std::int64_t i = 0; i < lengths_.accumulate; ++i) {
       std::optional<zoo::Batch> batch = feed.take();
       if (!batch) throw Error("the loader ended early");
-      pending.waited_ms += feed.waited_ms();
       sizes_ = batch->input.sizes().vec();
       Tensor loss;
       {
@@ -254,8 +260,10 @@ class Trainer {
     pending.host =
         torch::empty({}, torch::dtype(torch::kFloat32).pinned_memory(machine_.device().is_cuda()));
     pending.host.copy_(loss_sum, /*non_blocking=*/true);
-    pending.watch.stop();
+    // The wait for the next batch is a part of the step: what starves it is to be seen.
     if (step_ + 1 < lengths_.steps) feed.prefetch();
+    pending.watch.stop();
+    pending.waited_ms = feed.waited_ms() - waited_before;
     pending_.push_back(std::move(pending));
   }
 
@@ -358,6 +366,7 @@ class Trainer {
   }
 
   void save(bool best) {
+    read_losses();  // where one is not finite, the checkpoints that there are stay
     folder_.save(state(), best);
     saved_step_ = step_;
     saved_time_ = Clock::now();
@@ -398,11 +407,10 @@ class Trainer {
                        std::to_string(parts_.train->size()) + " now");
     }
     load_weights(model_, state);
-    const torch::NoGradGuard no_grad;
     for (auto& [name, tensor] : optimizer_->state()) {
-      tensor.copy_(state.tensor("optimizer." + name));
+      load_tensor(state, "optimizer." + name, tensor);
     }
-    for (auto& [name, tensor] : scaler_.state()) tensor.copy_(state.tensor("scaler." + name));
+    for (auto& [name, tensor] : scaler_.state()) load_tensor(state, "scaler." + name, tensor);
     std::map<std::string, Tensor> generators;
     for (const auto& [name, ignored] : generator_states(machine_.device())) {
       generators[name] = state.tensor("generator." + name);

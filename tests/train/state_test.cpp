@@ -78,6 +78,11 @@ TEST(StateFile, DamageIsFoundWhereverItIs) {
     std::ofstream(path, std::ios::binary) << broken;
     EXPECT_NE(complaint_of(path), "") << at;
   }
+  // A digit of a fact that becomes another one.
+  std::string other = whole;
+  other[other.find("\"step\":\"7\"") + 8] = '6';
+  std::ofstream(path, std::ios::binary) << other;
+  EXPECT_NE(complaint_of(path).find("header"), std::string::npos);
   EXPECT_NE(complaint_of(folder / "missing").find("missing"), std::string::npos);
 }
 

@@ -78,7 +78,7 @@ inline Settings toy_settings(const std::string& out, const std::vector<std::stri
   Settings settings;
   for (const char* text :
        {"model=toy", "data=synthetic:", "device=cpu", "lr=0.05", "batch=2", "steps=14", "workers=2",
-        "progress=quiet", "weight_decay=1e-4", "threads=1", "val_every=1"}) {
+        "progress=quiet", "weight_decay=1e-4", "threads=1", "val_every=1", "plan_cache=off"}) {
     apply_override(settings, text);
   }
   settings.out = out;

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <thread>
 
@@ -15,6 +17,8 @@
 #include "train/machine.h"
 #include "train/run_folder.h"
 #include "train/trainer.h"
+#include "zoo/host_canny.h"
+#include "zoo/resize.h"
 
 namespace lms::train {
 namespace {
@@ -23,10 +27,13 @@ using data::fixtures::read_text;
 using testing::Folder;
 using testing::toy_parts;
 using testing::toy_settings;
+using torch::Tensor;
 
-TrainResult run(const Settings& settings, bool resume = false) {
+TrainResult run(const Settings& settings, bool resume = false,
+                const std::function<void(Parts&)>& change = {}) {
   const Machine machine(settings);
-  const Parts parts = toy_parts();
+  Parts parts = toy_parts();
+  if (change) change(parts);
   std::optional<State> start;
   std::vector<std::string> notes;
   if (resume) start = RunFolder(settings.out, settings.keep).newest(&notes);
@@ -127,6 +134,28 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{"fp16_dynamic", {"precision=fp16", "lr=0.01"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+/// The journal's entry of a step is written before the validation that follows it.
+TEST(Training, AValidationThatWasLostIsMadeWhenTheRunGoesOn) {
+  const Folder folder;
+  const std::vector<std::string> more = {"optimizer=adam", "schedule=plateau", "patience=0",
+                                         "lr=0.01"};
+  const TrainResult whole = run(toy_settings(folder / "whole", more));
+  const auto lose = [](Parts& parts) {
+    parts.val = data::transformed(parts.val, {[](data::Sample&, data::Generator&) {
+                                    throw data::DataError("cannot be read today");
+                                  }});
+  };
+  const Settings settings = toy_settings(folder / "broken", more);
+  EXPECT_THROW(run(settings, false, lose), data::DataError);
+  const TrainResult resumed = run(settings, true);
+  EXPECT_EQ(resumed.records.front().step, 6) << "an epoch has five steps";
+  EXPECT_EQ(resumed.fingerprint, whole.fingerprint);
+  EXPECT_EQ(resumed.best, whole.best);
+  EXPECT_EQ(log_of(folder / "broken/steps.csv"), log_of(folder / "whole/steps.csv"));
+  EXPECT_EQ(read_text(folder / "broken/validation.csv"),
+            read_text(folder / "whole/validation.csv"));
+}
+
 TEST(Training, AccumulationIsALargerBatch) {
   // Without batch normalisation's and dropout's part: gradients of the same data, summed.
   const Folder folder;
@@ -191,6 +220,59 @@ TEST(Training, ALossThatIsNotFiniteIsAnError) {
   }
 }
 
+TEST(Training, AStateAfterALossThatIsNotFiniteReplacesNoCheckpoint) {
+  const Folder folder;
+  const auto settings =
+      toy_settings(folder.path(), {"lr=1e30", "steps=30", "log_every=30", "journal=0",
+                                   "checkpoint_every=1", "keep=1", "val_every=-1"});
+  std::int64_t failed = 0;
+  try {
+    run(settings);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string said = error.what();
+    const std::string at = "at step ";
+    failed = std::stoll(said.substr(said.find(at) + at.size()));
+  }
+  std::vector<std::string> notes;
+  EXPECT_EQ(RunFolder(folder.path(), 1).newest(&notes)->fact("step"), std::to_string(failed - 1));
+  // Its row says why, and those before it are all there.
+  EXPECT_EQ(log_of(folder / "steps.csv").size(), static_cast<std::size_t>(failed) + 1);
+}
+
+TEST(Training, WeightsToStartFromAreReadBeforeTheOldRunGoes) {
+  const Folder folder;
+  run(toy_settings(folder.path(), {"journal=0"}));
+  const std::string best = folder / "best.safetensors";
+  EXPECT_THROW(run(toy_settings(folder.path(), {"init=" + folder / "nothing"})), StateError);
+  ASSERT_TRUE(std::filesystem::exists(best)) << "a mistake in init costs the old run";
+  const Tensor old = load_state(best).tensor("model.head.weight").clone();
+  run(toy_settings(folder.path(), {"init=" + best, "lr=0", "steps=1", "journal=0"}));
+  EXPECT_TRUE(
+      load_state(folder / "step-00000001.safetensors").tensor("model.head.weight").equal(old));
+}
+
+TEST(Training, WhatWaitsForBatchesIsAPartOfTheStep) {
+  const Folder folder;
+  const auto slow = [](Parts& parts) {
+    parts.train = data::transformed(parts.train, {[](data::Sample&, data::Generator&) {
+                                      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                    }});
+  };
+  const TrainResult result = run(toy_settings(folder.path(), {"steps=5", "workers=1", "prefetch=1",
+                                                              "val_every=-1", "journal=0"}),
+                                 false, slow);
+  double ms = 0;
+  double waited = 0;
+  for (const StepRecord& record : result.records) {
+    EXPECT_LE(record.waited_ms, record.ms);
+    ms += record.ms;
+    waited += record.waited_ms;
+  }
+  EXPECT_GE(ms, 4 * 2 * 20) << "batches of two samples, by one worker, but for the first";
+  EXPECT_GT(waited, 0.5 * ms);
+}
+
 TEST(Training, AnotherRunCannotBeResumed) {
   const Folder folder;
   run(toy_settings(folder.path()));
@@ -219,6 +301,45 @@ TEST(Training, WithLmsTheBitsAreTheSame) {
     EXPECT_EQ(plain.fingerprint, lms.fingerprint) << kind;
     EXPECT_GT(lms.statistics.at("evictions"), 0);
   }
+}
+
+TEST(Training, StateOfAnotherShapeIsNotSpreadOverTheOldOne) {
+  State state;
+  state.tensors = {{"optimizer.0.first.0", torch::ones({1})}};
+  const Tensor to = torch::zeros({3, 4});
+  EXPECT_THROW(load_tensor(state, "optimizer.0.first.0", to), StateError);
+  EXPECT_EQ(to.sum().item<float>(), 0);
+}
+
+TEST(Training, ValidationOnTheTrainingDataIsSaid) {
+  const auto same = [](const std::vector<std::string>& more) {
+    Settings settings = toy_settings("", {"model=unet3d", "crop=16", "val_crop=16", "classes=0"});
+    for (const std::string& text : more) apply_override(settings, text);
+    return make_parts(settings, true).val_is_train;
+  };
+  const std::string data = "synthetic:?task=volumes&size=16&count=4";
+  EXPECT_FALSE(same({"data=" + data}));
+  EXPECT_TRUE(same({"data=" + data, "val_split=train"}));
+  EXPECT_FALSE(same({"data=" + data + "&part=train", "val_data=" + data + "&part=val"}));
+  EXPECT_TRUE(same({"data=" + data + "&split=train", "val_data=" + data + "&split=train"}));
+}
+
+TEST(Training, WhatModelsWriteWithoutOperatorsIsNotComputedAgainByThem) {
+  const Folder folder;
+  torch::manual_seed(3);
+  const Tensor input = torch::rand({1, 2, 40, 40});
+  const Tensor picture = torch::rand({2, 3, 40, 40}).mul(255).to(torch::kUInt8);
+  const Tensor larger = zoo::Bilinear(true)(input, {80, 80});
+  const Tensor edges = zoo::HostCanny(picture).finish();
+  ASSERT_GT(edges.sum().item<float>(), 0);
+  const Machine machine(
+      toy_settings(folder.path(), {"lms=true", "limit=64MiB", "min_block=512", "stress=true",
+                                   "drop=true", "directory=" + folder.path()}));
+  zoo::Bilinear resize(true);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(resize(input, {80, 80}).equal(larger));
+  zoo::HostCanny canny(picture.flip(0));
+  torch::rand({1000}).mul(2);
+  EXPECT_TRUE(canny.finish().flip(0).equal(edges));
 }
 
 TEST(Training, TooFewSamplesAreAnErrorThatSaysWhatWouldDo) {
