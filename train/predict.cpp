@@ -7,7 +7,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "base/error.h"
 #include "datasets/image.h"
 #include "datasets/nifti.h"
+#include "datasets/open.h"
 #include "train/parts.h"
 #include "train/progress.h"
 #include "train/signals.h"
@@ -25,6 +28,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kImages = "images:";
+
+/// A file's name for a sample's: the folders within it become part of the name.
+std::string flat(std::string name) {
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
 
 /// Pictures without labels.
 class Images : public data::Dataset {
@@ -43,6 +52,14 @@ class Images : public data::Dataset {
       throw data::DataError(path.string() + ": there is no .png or .jpg file here");
     }
     std::sort(files_.begin(), files_.end());
+    std::map<std::string, fs::path> seen;
+    for (const fs::path& file : files_) {
+      const auto [other, fresh] = seen.emplace(file.stem().string(), file);
+      if (!fresh) {
+        throw data::DataError(file.string() + ": has the name of " + other->second.string() +
+                              ", and so would their predictions");
+      }
+    }
   }
 
   [[nodiscard]] std::size_t size() const override { return files_.size(); }
@@ -70,6 +87,23 @@ std::shared_ptr<const data::Dataset> open_source(const Settings& settings) {
   return open_split(settings, false);
 }
 
+/// Predictions have the names of pictures: among these they would replace them. Throws BadSetting.
+void check_out(const Settings& settings) {
+  const bool pictures = settings.data.starts_with(kImages);
+  const std::string& data =
+      pictures || settings.val_data.empty() ? settings.data : settings.val_data;
+  fs::path from = pictures ? data.substr(kImages.size()) : data::parse_spec(data).path;
+  if (from.empty()) return;
+  if (!fs::is_directory(from)) from = from.parent_path();
+  const fs::path to = fs::weakly_canonical(settings.out)
+                          .lexically_relative(fs::weakly_canonical(fs::absolute(from)));
+  // Folders in a data set are its own; in a folder of pictures they do not count.
+  if (to == "." || (!pictures && !to.empty() && *to.begin() != "..")) {
+    throw BadSetting("out: '" + settings.out + "' lies in the data, '" + data +
+                     "', whose files predictions could replace; another folder");
+  }
+}
+
 /// A colour a class: the data set's, or hues that are far apart.
 data::Palette palette_of(const data::Dataset& dataset, std::size_t classes) {
   data::Palette palette = dataset.palette();
@@ -83,12 +117,6 @@ data::Palette palette_of(const data::Dataset& dataset, std::size_t classes) {
     palette.push_back({channel(0), channel(4), channel(2)});
   }
   return palette;
-}
-
-/// A file's name for a sample's: the folders within it become part of the name.
-std::string flat(std::string name) {
-  std::replace(name.begin(), name.end(), '/', '_');
-  return name;
 }
 
 data::Image colours(const data::Array<std::uint8_t>& labels, const data::Palette& palette) {
@@ -224,6 +252,7 @@ std::int64_t predict(const Settings& given, const Machine& machine, zoo::Model& 
   Settings settings = given;
   settings.model.clear();  // no edges of labels: there may be no labels
   const auto dataset = open_source(settings);
+  check_out(settings);
   std::error_code error;
   fs::create_directories(settings.out, error);
   if (error) throw Error(settings.out + ": cannot be made: " + error.message());
@@ -250,8 +279,12 @@ std::int64_t predict(const Settings& given, const Machine& machine, zoo::Model& 
           ? std::min<std::size_t>(dataset->size(), static_cast<std::size_t>(settings.val_limit))
           : dataset->size();
   std::size_t done = 0;
+  std::set<std::string> names;
   for (; done < count && Signals::stop() == 0; ++done) {
     data::Sample raw = dataset->get(done, 0);
+    if (!names.insert(flat(raw.name)).second) {
+      throw Error(settings.out + ": two samples would be written as '" + flat(raw.name) + "'");
+    }
     data::Generator generator(static_cast<std::uint64_t>(settings.seed));
     if (crop) crop(raw, generator);
     data::Sample sample = raw;
@@ -276,6 +309,10 @@ std::int64_t predict(const Settings& given, const Machine& machine, zoo::Model& 
         writer.volume(raw, prediction);
         break;
     }
+  }
+  if (classes.is_open()) {
+    classes.close();
+    if (!classes) throw Error(settings.out + "/classes.csv: cannot be written");
   }
   progress.message(std::to_string(done) + " of " + std::to_string(count) + " predicted; in " +
                    settings.out);

@@ -13,7 +13,7 @@ namespace lms::train {
 /// (data=images:PATH), into `settings.out`. Images: NAME.png, class ids with a palette (labels=rgb:
 /// colours), and NAME.overlay.png, the colours over the picture. Volumes: NAME.png and
 /// NAME.overlay.png show the three middle planes side by side. Classification: one line a sample,
-/// in classes.csv. Returns the number of samples.
+/// in classes.csv. Returns the number of samples. Throws BadSetting for an `out` among the data.
 std::int64_t predict(const Settings& settings, const Machine& machine, zoo::Model& model,
                      std::FILE* err);
 

@@ -171,6 +171,8 @@ std::pair<Settings, State> from_checkpoint(const std::vector<Said>& said) {
   settings.limit = defaults.limit;
   settings.init.clear();
   settings.progress = defaults.progress;
+  // Other data than the run's are what is meant, not what the run was validated on.
+  if (!asked.data.empty()) settings.val_data.clear();
   apply(settings, said);
   return {settings, std::move(*state)};
 }

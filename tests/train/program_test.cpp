@@ -76,8 +76,8 @@ class Program : public ::testing::Test {
     const Json plain = trained("plain", settings);
     testing::remove_tree(folder_ / "plain");
     std::vector<std::string> more = settings;
-    for (const std::string& text :
-         {"limit=" + limit, std::string("min_block=64KiB"), "directory=" + folder_.path()}) {
+    for (const std::string& text : {"limit=" + limit, std::string("min_block=64KiB"),
+                                    "directory=" + folder_.path(), std::string("plan_cache=off")}) {
       more.push_back(text);
     }
     const Json lms = trained("lms", more);
@@ -329,11 +329,17 @@ TEST_F(Program, EvaluatesAndPredicts) {
   make_camvid(folder_ / "camvid");
   const std::string run_folder = folder_ / "run";
   trained("run", {"model=deeplabv3plus", "data=camvid:" + folder_ / "camvid", "batch=2", "crop=33",
-                  "steps=1", "val_limit=2", "momentum=0"});
+                  "steps=1", "val_limit=2", "momentum=0",
+                  "val_data=camvid:" + folder_ / "camvid?split=train"});
   EXPECT_EQ(run({"eval", "--checkpoint", run_folder, "--device", "cpu", "--json", "-"}), 0) << err_;
   const Json scores = Json::parse(out_);
   EXPECT_EQ(scores.at("classes").size(), 11U);
   EXPECT_EQ(scores.at("samples"), 2);
+  // Data that are named stand before those that the run was validated on.
+  EXPECT_EQ(
+      run({"eval", "--checkpoint", run_folder, "device=cpu", "data=camvid:" + folder_ / "nothing"}),
+      2);
+  EXPECT_NE(err_.find("nothing"), std::string::npos) << err_;
   EXPECT_EQ(run({"predict", "--checkpoint", run_folder, "device=cpu", "val_limit=1",
                  "out=" + folder_ / "labels"}),
             0)
@@ -352,6 +358,24 @@ TEST_F(Program, EvaluatesAndPredicts) {
       << err_;
   EXPECT_EQ(data::read_image(folder_ / "colours/x.png").width, 51);
   EXPECT_FALSE(fs::exists(folder_ / "colours/x.overlay.png"));
+
+  // Predictions replace no picture, and one another neither.
+  const std::string before = read_text(folder_ / "pictures/x.png");
+  EXPECT_EQ(run({"predict", "--checkpoint", run_folder, "device=cpu",
+                 "data=images:" + folder_ / "pictures/", "out=" + folder_ / "pictures"}),
+            2);
+  EXPECT_NE(err_.find("lies in the data"), std::string::npos) << err_;
+  EXPECT_EQ(read_text(folder_ / "pictures/x.png"), before);
+  EXPECT_EQ(run({"predict", "--checkpoint", run_folder, "device=cpu", "val_limit=1",
+                 "out=" + folder_ / "camvid/val"}),
+            2);
+  EXPECT_NE(err_.find("lies in the data"), std::string::npos) << err_;
+  data::fixtures::write_file(folder_ / "pictures/x.jpg",
+                             data::fixtures::jpeg_bytes(data::fixtures::gradient(20, 20)));
+  EXPECT_EQ(run({"predict", "--checkpoint", run_folder, "device=cpu",
+                 "data=images:" + folder_ / "pictures", "out=" + folder_ / "more"}),
+            2);
+  EXPECT_NE(err_.find("has the name of"), std::string::npos) << err_;
 }
 
 // --- mistakes ---
