@@ -54,20 +54,45 @@ struct Again : torch::CustomClassHolder {
   torch::ScalarType autocast_type;
 };
 
+/// Casts are not kept while it lives.
+class NoCastCache {
+ public:
+  NoCastCache() : was_on_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~NoCastCache() { at::autocast::set_autocast_cache_enabled(was_on_); }
+  NoCastCache(const NoCastCache&) = delete;
+  NoCastCache& operator=(const NoCastCache&) = delete;
+
+ private:
+  bool was_on_;
+};
+
+/// Generators of an earlier moment for a scope.
+class GeneratorsAgain {
+ public:
+  GeneratorsAgain(const Generators& then, const torch::Device& device) : now_(device) {
+    then.restore();
+  }
+  ~GeneratorsAgain() { now_.restore(); }
+  GeneratorsAgain(const GeneratorsAgain&) = delete;
+  GeneratorsAgain& operator=(const GeneratorsAgain&) = delete;
+
+ private:
+  Generators now_;
+};
+
 /// Autocast as it was, without the cache of casts: what the forward pass put there has no gradient.
 class AutocastAgain {
  public:
   explicit AutocastAgain(const Again& was)
       : type_(was.device.type()),
         on_(at::autocast::is_autocast_enabled(type_)),
-        dtype_(at::autocast::get_autocast_dtype(type_)),
-        cache_(at::autocast::is_autocast_cache_enabled()) {
+        dtype_(at::autocast::get_autocast_dtype(type_)) {
     at::autocast::set_autocast_enabled(type_, was.autocast);
     at::autocast::set_autocast_dtype(type_, was.autocast_type);
-    at::autocast::set_autocast_cache_enabled(false);
   }
   ~AutocastAgain() {
-    at::autocast::set_autocast_cache_enabled(cache_);
     at::autocast::set_autocast_dtype(type_, dtype_);
     at::autocast::set_autocast_enabled(type_, on_);
   }
@@ -78,7 +103,7 @@ class AutocastAgain {
   c10::DeviceType type_;
   bool on_;
   torch::ScalarType dtype_;
-  bool cache_;
+  NoCastCache no_cache_;
 };
 
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
@@ -90,11 +115,8 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     context->saved_data["again"] = c10::IValue::make_capsule(again);
     context->save_for_backward(inputs.vec());
     // Casts of weights that are made here, without a gradient, are nobody else's.
-    const bool cached = at::autocast::is_autocast_cache_enabled();
-    at::autocast::set_autocast_cache_enabled(false);
-    Tensor output = block(inputs.vec());
-    at::autocast::set_autocast_cache_enabled(cached);
-    return output;
+    const NoCastCache no_cache;
+    return block(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -108,10 +130,8 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     {
       const torch::AutoGradMode recorded(true);
       const AutocastAgain autocast(again);
-      const Generators now(again.device);
-      again.generators.restore();
+      const GeneratorsAgain generators(again.generators, again.device);
       output = again.block(inputs);
-      now.restore();
     }
     torch::autograd::backward({output}, {gradients.at(0)});
     variable_list result = {{}, {}};  // of the anchor, and of the block

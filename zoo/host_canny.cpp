@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <memory>
+
 #include "zoo/canny.h"
 
 namespace lms::zoo {
@@ -15,6 +17,16 @@ torch::Tensor channelwise(std::initializer_list<double> values, const torch::Ten
   return torch::tensor(at::ArrayRef<double>(values), torch::kFloat32)
       .view({-1, 1, 1})
       .to(like.device(), /*non_blocking=*/true);
+}
+
+/// Host memory that is read and written past PyTorch's operators, where who moves tensors' memory
+/// would not see it: pinned for a device, else of the heap.
+torch::Tensor plain_bytes(torch::IntArrayRef shape, bool pinned) {
+  if (pinned) return torch::empty(shape, torch::TensorOptions(torch::kUInt8).pinned_memory(true));
+  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(shape));
+  const std::shared_ptr<std::uint8_t[]> memory(new std::uint8_t[bytes]);
+  return torch::from_blob(
+      memory.get(), shape, [memory](void*) {}, torch::kUInt8);
 }
 
 }  // namespace
@@ -31,13 +43,9 @@ torch::Tensor bytes_of_imagenet(const torch::Tensor& values) {
 }
 
 HostCanny::HostCanny(const torch::Tensor& images) : device_(images.device()) {
-  const torch::Tensor dense = images.contiguous();
-  if (device_.is_cpu()) {
-    host_ = dense;
-    return;
-  }
-  host_ = torch::empty(dense.sizes(), torch::TensorOptions(torch::kUInt8).pinned_memory(true));
-  host_.copy_(dense, /*non_blocking=*/true);
+  host_ = plain_bytes(images.sizes(), !device_.is_cpu());
+  host_.copy_(images, /*non_blocking=*/true);
+  if (device_.is_cpu()) return;
   arrived_.emplace(device_.type());
   arrived_->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
@@ -47,9 +55,7 @@ torch::Tensor HostCanny::finish() {
   const std::int64_t channels = host_.size(1);
   const std::int64_t height = host_.size(2);
   const std::int64_t width = host_.size(3);
-  torch::Tensor edges =
-      torch::empty({host_.size(0), 1, height, width},
-                   torch::TensorOptions(torch::kUInt8).pinned_memory(!device_.is_cpu()));
+  torch::Tensor edges = plain_bytes({host_.size(0), 1, height, width}, !device_.is_cpu());
   const std::uint8_t* from = host_.const_data_ptr<std::uint8_t>();
   std::uint8_t* to = edges.mutable_data_ptr<std::uint8_t>();
   at::parallel_for(0, host_.size(0), 1, [&](std::int64_t begin, std::int64_t end) {

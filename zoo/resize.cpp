@@ -2,13 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "zoo/precision.h"
 
 namespace lms::zoo {
+namespace {
+
+constexpr std::size_t kMostMatrices = 64;  // several times those of one pass
+
+}  // namespace
 
 torch::Tensor interpolation_matrix(std::int64_t in, std::int64_t out, bool align_corners) {
-  torch::Tensor matrix = torch::zeros({out, in}, torch::kFloat64);
+  // Memory of the heap: what is written past PyTorch's operators into a tensor of theirs would be
+  // lost to who computes it again by them.
+  const auto count = static_cast<std::size_t>(out * in);
+  const std::shared_ptr<double[]> memory(new double[count]());
+  torch::Tensor matrix = torch::from_blob(
+      memory.get(), {out, in}, [memory](void*) {}, torch::kFloat64);
   auto weights = matrix.accessor<double, 2>();
   for (std::int64_t i = 0; i < out; ++i) {
     double source = 0;
@@ -32,13 +43,12 @@ torch::Tensor Bilinear::matrix(std::int64_t in, std::int64_t out, bool align_cor
   const torch::Device device = like.device();
   const torch::ScalarType type = c10::typeMetaToScalarType(like.dtype());
   const Key key{in, out, align_corners, device.type(), device.index(), type};
-  torch::Tensor& found = matrices_[key];
-  if (!found.defined()) {
-    // It outlives this pass, which may be one of inference mode.
-    const c10::InferenceMode outside(false);
-    found = interpolation_matrix(in, out, align_corners).to(device, type);
-  }
-  return found;
+  if (const auto found = matrices_.find(key); found != matrices_.end()) return found->second;
+  // Images of many sizes, each with matrices of its own, would fill the memory.
+  if (matrices_.size() >= kMostMatrices) matrices_.clear();
+  // It outlives this pass, which may be one of inference mode.
+  const c10::InferenceMode outside(false);
+  return matrices_[key] = interpolation_matrix(in, out, align_corners).to(device, type);
 }
 
 torch::Tensor Bilinear::operator()(const torch::Tensor& input, torch::IntArrayRef size,

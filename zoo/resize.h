@@ -18,7 +18,7 @@ torch::Tensor interpolation_matrix(std::int64_t in, std::int64_t out, bool align
 /// Resizes N×C×H×W. The backward pass of stock upsample_bilinear2d adds with atomics on CUDA, in an
 /// order that changes from run to run. The deterministic formulation multiplies by the two axes'
 /// matrices instead, in float32 at least, whatever autocast does; they are made once for each size,
-/// device and type, and kept. Not thread-safe.
+/// device and type, and kept, unless there are very many. Not thread-safe.
 class Bilinear {
  public:
   explicit Bilinear(bool deterministic) : deterministic_(deterministic) {}
