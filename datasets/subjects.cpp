@@ -210,6 +210,7 @@ class SubjectVolumes : public Dataset {
     const std::vector<float>& image = images[0].voxels;
     const bool most = rules_.truth == VolumeRules::Truth::kMost;
     std::vector<double> factors;
+    factors.reserve(maps.size());
     for (const Volume& map : maps) {
       factors.push_back(1 / (rules_.certain > 0 ? rules_.certain : map.bytes ? 255.0 : 1.0));
     }
@@ -255,7 +256,7 @@ std::string find_volume(const std::string& folder, const std::string& pattern) {
   if (pattern.find('*') == std::string::npos) {
     for (const std::string& stem : {pattern, subject + "_" + pattern}) {
       for (const char* end : {".nii.gz", ".nii"}) {
-        const std::string path = inside(folder, stem, folder) + end;
+        std::string path = inside(folder, stem, folder) + end;
         if (is_file(path)) return path;
       }
     }

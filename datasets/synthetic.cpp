@@ -56,8 +56,9 @@ class Synthetic : public Dataset {
   }
 
   [[nodiscard]] Sample get(std::size_t index, std::uint64_t /*seed*/) const override {
-    if (index >= plan_.count)
+    if (index >= plan_.count) {
       throw DataError("synthetic: there is no sample " + std::to_string(index));
+    }
     Sample sample;
     sample.name = "synthetic" + std::to_string(index);
     Generator generator(mixed(plan_.seed, index));
@@ -82,7 +83,8 @@ class Synthetic : public Dataset {
   void stripes(Sample& sample, std::int64_t pixels, Noise& noise, Generator& generator) const {
     const std::int64_t label = below(generator, plan_.classes);
     sample.target = {{1}, {static_cast<std::uint8_t>(label)}};
-    const double turns = 2 * std::acos(-1.0) * (2 + static_cast<double>(label / 2));
+    const std::int64_t pair = label / 2;
+    const double turns = 2 * std::acos(-1.0) * (2 + static_cast<double>(pair));
     const double phase = uniform(generator, 0, 6.28);
     const std::int64_t height = plan_.sides[0];
     const std::int64_t width = plan_.sides[1];
@@ -207,7 +209,7 @@ std::shared_ptr<const Dataset> open_synthetic(const DataSpec& spec) {
   plan.seed = mixed(static_cast<std::uint64_t>(options.integer("seed", 0, 0, 1'000'000'000)),
                     train ? 0 : 1);
   plan.noise = options.number("noise", 0.1, 0, 10);
-  double values = static_cast<double>(plan.channels);
+  auto values = static_cast<double>(plan.channels);
   for (const std::int64_t side : plan.sides) values *= static_cast<double>(side);
   if (values > 0x1p33) options.refuse("size", "a size of at most 2^33 values with all channels");
   return std::make_shared<Synthetic>(std::move(plan));

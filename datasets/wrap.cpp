@@ -66,8 +66,8 @@ class Repeated : public Wrapper {
 
 class Concatenated : public Wrapper {
  public:
-  explicit Concatenated(const std::vector<DatasetPtr>& parts)
-      : Wrapper(parts.at(0)), parts_(parts) {
+  explicit Concatenated(std::vector<DatasetPtr> parts)
+      : Wrapper(parts.at(0)), parts_(std::move(parts)) {
     for (const DatasetPtr& part : parts_) {
       size_ += part->size();
       if (part->classes() == classes()) continue;
@@ -168,7 +168,7 @@ std::pair<DatasetPtr, DatasetPtr> split(DatasetPtr base, double share, std::uint
   std::vector<std::size_t> second(middle, order.end());
   std::sort(first.begin(), first.end());
   std::sort(second.begin(), second.end());
-  return {subset(base, std::move(first)), subset(base, std::move(second))};
+  return {subset(base, std::move(first)), subset(std::move(base), std::move(second))};
 }
 
 DatasetPtr repeated(DatasetPtr base, std::size_t times) {
@@ -177,7 +177,7 @@ DatasetPtr repeated(DatasetPtr base, std::size_t times) {
 
 DatasetPtr concatenated(std::vector<DatasetPtr> parts) {
   if (parts.empty()) throw DataError("concatenated: no data set is given");
-  return std::make_shared<Concatenated>(parts);
+  return std::make_shared<Concatenated>(std::move(parts));
 }
 
 DatasetPtr transformed(DatasetPtr base, std::vector<Transform> transforms) {
