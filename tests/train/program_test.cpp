@@ -271,6 +271,27 @@ TEST_F(Program, GatedScnnOnCityscapes) {
                        "900MiB");
 }
 
+TEST_F(Program, TheNextStartBeginsWithThePlanThatWasKept) {
+  const auto planned = [&](const std::string& out) {
+    return trained(out,
+                   {"model=unet3d", "data=synthetic:?task=volumes&size=16&count=40", "steps=10",
+                    "val_every=-1", "limit=60MiB", "min_block=4KiB", "directory=" + folder_.path(),
+                    "plan_at_once=true", "plan_seconds=0.3", "plan_cache=" + folder_ / "plans"});
+  };
+  const Json first = planned("first");
+  ASSERT_FALSE(first.is_null());
+  EXPECT_GE(first.at("memory_stats").at("plan.planned"), 1);
+  EXPECT_EQ(first.at("memory_stats").at("plan.kept"), 0);
+  EXPECT_FALSE(fs::is_empty(folder_ / "plans"));
+  const Json second = planned("second");
+  ASSERT_FALSE(second.is_null());
+  EXPECT_GE(second.at("memory_stats").at("plan.kept"), 1);
+  EXPECT_GE(second.at("memory_stats").at("plan.steps"), 1);
+  EXPECT_GT(second.at("memory_stats").at("evictions"), 0);
+  EXPECT_EQ(second.at("loss_hex"), first.at("loss_hex"));
+  EXPECT_EQ(second.at("fingerprint"), first.at("fingerprint"));
+}
+
 // --- resuming, signals, kills ---
 
 const std::vector<std::string> kSmall = {
