@@ -189,8 +189,9 @@ Parts make_parts(Settings& settings, bool with_train) {
   const std::int64_t cache = read_amount("cache", settings.cache, torch::kCPU);
   if (train) {
     if (cache > 0) train = data::cached(train, static_cast<std::size_t>(cache));
-    if (settings.repeat > 1)
+    if (settings.repeat > 1) {
       train = data::repeated(train, static_cast<std::size_t>(settings.repeat));
+    }
     parts.train = data::transformed(train, training_transforms(settings, *parts.model, classes));
   }
   if (val) {

@@ -17,7 +17,7 @@ std::vector<std::pair<std::string, Tensor>> named_tensors(const zoo::Model& mode
   return all;
 }
 
-void load_tensor(const State& state, const std::string& name, Tensor to) {
+void load_tensor(const State& state, const std::string& name, const Tensor& to) {
   const torch::NoGradGuard no_grad;
   const Tensor& saved = state.tensor(name);
   if (saved.sizes() != to.sizes()) {

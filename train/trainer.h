@@ -39,7 +39,7 @@ Settings settings_of(const State& state);
 /// Throws BadSetting naming the keys that make `settings` another run than the checkpoint's.
 void check_same_run(const Settings& settings, const State& state);
 /// Copies a checkpoint's tensor into one of the same shape, else throws StateError.
-void load_tensor(const State& state, const std::string& name, torch::Tensor to);
+void load_tensor(const State& state, const std::string& name, const torch::Tensor& to);
 /// Copies the weights and buffers of a checkpoint into a model. Throws StateError naming what is
 /// missing or of another shape. Tensors that the model does not have are left.
 void load_weights(zoo::Model& model, const State& state);
