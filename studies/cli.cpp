@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -32,7 +33,7 @@ double seconds_of(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string unit(end, text.data() + text.size());
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (error != std::errc() || factor == 0 || value <= 0) {
+  if (error != std::errc() || factor == 0 || !(value > 0) || !std::isfinite(value)) {
     throw BadSetting("'" + text + "' is no time: 480s, 8m, 1h");
   }
   return value * factor;
@@ -67,6 +68,28 @@ std::int64_t whole(const std::string& key, const std::string& text) {
   return value;
 }
 
+double above_zero(const std::string& key, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value > 0) ||
+      !std::isfinite(value)) {
+    throw BadSetting(key + ": '" + text + "' is no number above 0");
+  }
+  return value;
+}
+
+/// Settings over those of all tries; those that the driver itself gives each try cannot be.
+Values common_settings(const std::vector<std::string>& texts) {
+  Values values = pairs_of(texts);
+  for (const char* key : {"study", "series", "method", "link", "out"}) {
+    if (values.contains(key)) {
+      throw BadSetting(std::string(key) + ": is each try's own; see --only and --out");
+    }
+  }
+  (void)spec_of(values);
+  return values;
+}
+
 std::vector<std::string> parts(const std::string& text) {
   std::vector<std::string> all;
   for (std::size_t at = 0; at < text.size();) {
@@ -96,15 +119,23 @@ Recipe own_recipe(bool search, Values values) {
   if (!search && sizes.empty() && multiples.empty()) {
     throw BadSetting("values=A,B,… or multiples=1,2,… are wanted");
   }
+  const std::string link = take(values, "link", "");
   for (const std::string& method : methods) {
     RecipeTries tries;
+    TrySpec named;
+    set_value(named, "method", method);
+    set_value(named, "link", link);
     tries.method = method;
-    tries.link = take(values, "link", "");
+    // Only LMS's own copies can be made slower.
+    if (method.starts_with("lms")) tries.link = link;
     tries.search = search;
     for (const std::string& size : sizes) tries.values.push_back(whole("values", size));
-    for (const std::string& text : multiples) tries.multiples.push_back(std::stod(text));
+    for (const std::string& text : multiples) {
+      tries.multiples.push_back(above_zero("multiples", text));
+    }
     series.tries.push_back(tries);
   }
+  if (values.contains("out")) throw BadSetting("out: the records' folder is --out");
   (void)spec_of(values);
   series.settings = values;
   recipe.series.push_back(series);
@@ -123,7 +154,15 @@ std::string commit() {
   if (!written.empty()) return written;
   const std::string head = line(".git/HEAD");
   constexpr const char* kReference = "ref: ";
-  return head.rfind(kReference, 0) == 0 ? line(".git/" + head.substr(5)) : head;
+  if (!head.starts_with(kReference)) return head;
+  const std::string name = head.substr(std::string(kReference).size());
+  const std::string loose = line(".git/" + name);
+  if (!loose.empty()) return loose;
+  std::istringstream packed(read_text_file(".git/packed-refs").value_or(""));
+  for (std::string each; std::getline(packed, each);) {
+    if (each.ends_with(" " + name)) return each.substr(0, each.find(' '));
+  }
+  return "";
 }
 
 std::string self() {
@@ -175,7 +214,7 @@ int drive(const std::vector<Recipe>& recipes, Arguments& arguments, std::FILE* o
   std::signal(SIGTERM, before_term);
   if (options.list) return kDone;
   if (result.left > 0) return kLeft;
-  return result.failed > 0 ? kFailed : kDone;
+  return result.failed > 0 || result.skipped > 0 ? kFailed : kDone;
 }
 
 /// Arguments that are files, and those that are settings.
@@ -189,8 +228,7 @@ std::vector<Recipe> recipes_of(Arguments& arguments) {
       settings.push_back(text);
     }
   }
-  arguments.driver.settings = pairs_of(settings);
-  (void)spec_of(arguments.driver.settings);
+  arguments.driver.settings = common_settings(settings);
   return recipes;
 }
 

@@ -9,7 +9,7 @@ namespace lms::studies {
 
 /// Exit statuses of the program.
 inline constexpr int kDone = 0;
-inline constexpr int kFailed = 1;    ///< a try has failed
+inline constexpr int kFailed = 1;    ///< a try has failed, or cannot be made
 inline constexpr int kBadInput = 2;  ///< settings or recipes that cannot be
 inline constexpr int kLeft = 3;      ///< the time has run out: run it again
 

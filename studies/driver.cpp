@@ -5,13 +5,14 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "studies/child.h"
-#include "studies/search.h"
+#include "studies/item.h"
+#include "studies/ledger.h"
 
 namespace lms::studies {
 namespace {
@@ -31,16 +32,6 @@ double usual_seconds(const std::string& method) {
   return 45;
 }
 
-/// A size that is wanted of a series, or a search in it.
-struct Item {
-  const Recipe* recipe = nullptr;
-  const RecipeSeries* series = nullptr;
-  RecipeTries tries;
-  double multiple = 0;     ///< of the largest in memory
-  std::int64_t value = 0;  ///< or as given
-  bool search = false;
-};
-
 std::string multiple_text(double multiple) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4gx", multiple);
@@ -51,7 +42,10 @@ class Driver {
  public:
   Driver(const std::vector<Recipe>& recipes, const DriverOptions& options, std::FILE* log,
          const std::function<bool()>& stop)
-      : options_(options), log_(log), stop_(stop) {
+      : options_(options),
+        log_(log),
+        stop_(stop),
+        ledger_(options.out, options.settings, options.again) {
     for (const Recipe& recipe : recipes) add(recipe);
     std::ranges::stable_sort(items_, {}, [](const Item& item) { return item.tries.priority; });
   }
@@ -71,6 +65,9 @@ class Driver {
     }
     say("%d tries made, %d of them failed, %d left for another run, %d that cannot be made",
         result_.tries, result_.failed, result_.left, result_.skipped);
+    if (const int others = of_other_commits(); others > 0) {
+      say("%d records are of other commits; --again makes them again", others);
+    }
     return result_;
   }
 
@@ -108,130 +105,10 @@ class Driver {
     });
   }
 
-  [[nodiscard]] std::string folder(const Recipe& recipe, const RecipeSeries& series) const {
-    return options_.out + "/" + recipe.study + "/" + series.name;
-  }
-
-  [[nodiscard]] std::string file(const Item& item, std::int64_t size) const {
-    return folder(*item.recipe, *item.series) + "/" +
-           try_key(item.tries.method, size, item.tries.link) + ".json";
-  }
-
-  /// Every size of a method in a series that has a record, by the files.
-  std::map<std::int64_t, Record> records(const Recipe& recipe, const RecipeSeries& series,
-                                         const std::string& method, const std::string& link) const {
-    std::map<std::int64_t, Record> found;
-    for (const std::string& name : names_in(folder(recipe, series))) {
-      if (!name.ends_with(".json") || name.starts_with("boundary.")) continue;
-      auto record = read_record(folder(recipe, series) + "/" + name);
-      if (!record || record->method != method || record->link_emulated.value_or("") != link) {
-        continue;
-      }
-      const std::int64_t size =
-          series.over == "batch" ? record->batch : (record->sides.empty() ? 0 : record->sides[0]);
-      found.emplace(size, std::move(*record));
-    }
-    return found;
-  }
-
-  std::map<std::int64_t, Tried> tried(const Recipe& recipe, const RecipeSeries& series,
-                                      const std::string& method, const std::string& link) const {
-    std::map<std::int64_t, Tried> all;
-    for (const auto& [size, record] : records(recipe, series, method, link)) {
-      Tried& each = all[size];
-      each.outcome = record.outcome;
-      // LMS fills what it is given: its peak says nothing of the size that would just fit.
-      if (record.peak_reserved && record.cap > 0 && !method.starts_with("lms")) {
-        each.used = static_cast<double>(*record.peak_reserved) / static_cast<double>(record.cap);
-      }
-    }
-    return all;
-  }
-
-  /// The largest that trains in memory, as far as it is known.
-  std::optional<std::int64_t> base_of(const Recipe& recipe, const RecipeSeries& series) const {
-    if (series.base > 0) return series.base;
-    return edge_of(tried(recipe, series, "plain", "")).largest_ok;
-  }
-
-  [[nodiscard]] SearchOptions search_options(const Item& item) const {
-    const RecipeSeries& series = *item.series;
-    SearchOptions options{.start = series.start > 0 ? series.start : series.base,
-                          .step = series.step,
-                          .power = series.over == "side" ? double(dimensions(series.settings)) : 1};
-    if (item.tries.start_multiple > 0) {
-      if (const auto base = base_of(*item.recipe, series)) {
-        options.start = scaled(*base, item.tries.start_multiple, series.over,
-                               dimensions(series.settings), series.step);
-      }
-    }
-    return options;
-  }
-
-  /// The size of an item that is no search; nothing where it is not known yet.
-  std::optional<std::int64_t> size_of(const Item& item) const {
-    if (item.value > 0) return item.value;
-    const auto base = base_of(*item.recipe, *item.series);
-    if (!base) return std::nullopt;
-    return scaled(*base, item.multiple, item.series->over, dimensions(item.series->settings),
-                  item.series->step);
-  }
-
-  /// Has this try a record that stands?
-  bool known(const Item& item, std::int64_t size) const {
-    const std::string path = file(item, size);
-    if (made_.contains(path)) return true;
-    if (options_.again) return false;
-    const auto record = read_record(path);
-    return record && record->outcome != Outcome::kFailed;
-  }
-
-  /// The sides of a series over batches that take them from another series.
-  std::optional<std::int64_t> side_of(const Item& item) const {
-    for (const RecipeSeries& series : item.recipe->series) {
-      if (series.name != item.series->side_of) continue;
-      const auto base = base_of(*item.recipe, series);
-      if (!base) return std::nullopt;
-      const double side = static_cast<double>(*base) * item.series->side_factor;
-      const auto steps = static_cast<std::int64_t>(side / static_cast<double>(series.step) + 1e-9);
-      return std::max<std::int64_t>(1, steps) * series.step;
-    }
-    return std::nullopt;
-  }
-
-  /// Nothing where what it rests on is not known.
-  std::optional<TrySpec> spec_for(const Item& item, std::int64_t size) const {
-    Values values = item.series->settings;
-    for (const auto& [name, value] : item.tries.settings) values[name] = value;
-    for (const auto& [name, value] : options_.settings) values[name] = value;
-    TrySpec spec = spec_of(values);
-    spec.study = item.recipe->study;
-    spec.series = item.series->name;
-    spec.method = item.tries.method;
-    spec.link = item.tries.link;
-    const auto sides = static_cast<std::size_t>(dimensions(item.series->settings));
-    if (item.series->over == "batch") {
-      spec.batch = size;
-      if (!item.series->side_of.empty()) {
-        const auto side = side_of(item);
-        if (!side) return std::nullopt;
-        spec.sides.assign(sides, *side);
-      }
-      if (spec.sides.size() == 1) spec.sides.assign(sides, spec.sides[0]);
-    } else {
-      spec.sides.assign(sides, size);
-    }
-    spec.out = file(item, size);
-    return spec;
-  }
-
   double estimate(const Item& item) const {
-    double most = 0;
-    for (const auto& [size, record] :
-         records(*item.recipe, *item.series, item.tries.method, item.tries.link)) {
-      most = std::max(most, record.wall.value_or(0));
-    }
-    return most > 0 ? 1.15 * most : usual_seconds(item.tries.method);
+    const double longest = ledger_.longest(item);
+    if (longest <= 0) return usual_seconds(item.tries.method);
+    return std::min(1.15 * longest, options_.timeout);
   }
 
   double time_left() const {
@@ -240,57 +117,37 @@ class Driver {
   }
 
   void search(const Item& item) {
-    std::set<std::int64_t> now;
-    std::int64_t made = 0;
-    for (;;) {
-      auto all = tried(*item.recipe, *item.series, item.tries.method, item.tries.link);
-      // What failed says nothing, until it has failed again.
-      std::erase_if(all, [&](const auto& each) {
-        return !now.contains(each.first) &&
-               (each.second.outcome == Outcome::kFailed || options_.again);
-      });
-      const auto size = next_size(all, search_options(item));
-      if (!size) break;
-      if (item.tries.most > 0 && made >= item.tries.most) break;
+    while (const auto size = ledger_.next_of(item)) {
       if (!make(item, *size)) return;
-      now.insert(*size);
-      ++made;
     }
+    // Sizes that this search did not come to would be taken for its own by the next run.
+    if (options_.again) ledger_.remove_older(item);
   }
 
   void one(const Item& item) {
-    auto size = size_of(item);
+    auto size = ledger_.size_of(item);
     if (!size) {
       // The search in memory may have been left out by --only.
-      Item base = item;
-      base.tries.method = "plain";
-      base.tries.link.clear();
-      base.tries.settings.clear();
-      base.tries.start_multiple = 0;
-      base.tries.most = 0;
-      if (!bases_.insert({item.recipe->study, item.series->name}).second) {
-        ++result_.skipped;
-        return;
+      if (searched_.insert({item.recipe->study, item.series->name}).second) {
+        search(search_in_memory(*item.recipe, *item.series));
       }
-      search(base);
       if (out_of_time_) {
         ++result_.left;
         return;
       }
-      size = size_of(item);
-      if (!size) {
-        say("%s %s: nothing trains in memory, so that there are no multiples of it",
-            item.recipe->study.c_str(), item.series->name.c_str());
-        ++result_.skipped;
-        return;
-      }
+      size = ledger_.size_of(item);
     }
-    if (!known(item, *size)) make(item, *size);
+    if (!size) {
+      say("%s cannot be made: the largest in memory is not known", name_of(item, 0).c_str());
+      ++result_.skipped;
+      return;
+    }
+    if (!ledger_.known(item, *size)) make(item, *size);
   }
 
   /// False where the time has run out, or what the try rests on is not known.
   bool make(const Item& item, std::int64_t size) {
-    const auto spec = spec_for(item, size);
+    const auto spec = ledger_.spec_for(item, size);
     if (!spec) {
       say("%s %s: the side of series %s is not known", item.recipe->study.c_str(),
           item.series->name.c_str(), item.series->side_of.c_str());
@@ -306,16 +163,19 @@ class Driver {
     fs::create_directories(fs::path(spec->out).parent_path());
     // The record that is there afterwards is this try's.
     std::error_code error;
+    const std::string stem = spec->out.substr(0, spec->out.size() - 5);
     fs::remove(spec->out, error);
+    fs::remove(stem + ".trace.json.gz", error);
     std::vector<std::string> arguments = options_.worker;
     for (const auto& [name, value] : values_of(*spec)) arguments.push_back(name + "=" + value);
-    const std::string output = spec->out.substr(0, spec->out.size() - 5) + ".log";
+    const std::string output = stem + ".log";
     const double timeout = std::min(options_.timeout, left);
     const ChildResult child = run_child(arguments, output, timeout, stop_);
     ++result_.tries;
     auto record = read_record(spec->out);
     const bool cut_short = child.stopped || (child.timed_out && timeout < options_.timeout);
-    if (cut_short && !record) {
+    if (cut_short && (!record || record->partial)) {
+      fs::remove(spec->out, error);
       out_of_time_ = true;
       ++result_.left;
       say("%s: stopped after %.0f s, to be made again", name_of(item, size).c_str(), child.seconds);
@@ -324,10 +184,10 @@ class Driver {
     if (!record) record = without_record(*spec, child, output);
     record->wall = child.seconds;
     write_json(spec->out, to_json(*record));
-    made_.insert(spec->out);
+    ledger_.add_made(spec->out);
     if (record->outcome == Outcome::kFailed) ++result_.failed;
     report(item, size, *record);
-    write_boundary(item);
+    ledger_.write_boundary(item);
     return true;
   }
 
@@ -349,40 +209,11 @@ class Driver {
     return record;
   }
 
-  void write_boundary(const Item& item) const {
-    if (!item.tries.link.empty()) return;
-    const auto all = tried(*item.recipe, *item.series, item.tries.method, "");
-    if (all.empty()) return;
-    Boundary boundary;
-    boundary.study = item.recipe->study;
-    boundary.series = item.series->name;
-    boundary.method = item.tries.method;
-    boundary.over = item.series->over;
-    const auto found = records(*item.recipe, *item.series, item.tries.method, "");
-    boundary.model = found.begin()->second.model;
-    boundary.cap = found.begin()->second.cap;
-    std::map<std::int64_t, Tried> telling;
-    for (const auto& [size, result] : all) {
-      boundary.tries.emplace_back(size, result.outcome);
-      if (result.outcome != Outcome::kFailed) telling.emplace(size, result);
-    }
-    const Edge edge = edge_of(telling);
-    boundary.largest_ok = edge.largest_ok;
-    boundary.smallest_failed = edge.smallest_failed;
-    if (edge.smallest_failed) boundary.why = outcome_name(all.at(*edge.smallest_failed).outcome);
-    write_json(folder(*item.recipe, *item.series) + "/boundary." + item.tries.method + ".json",
-               to_json(boundary));
-  }
-
   DriverResult list() {
     double seconds = 0;
     for (const Item& item : items_) {
-      const auto size = item.search ? std::nullopt : size_of(item);
       if (item.search) {
-        auto all = tried(*item.recipe, *item.series, item.tries.method, item.tries.link);
-        std::erase_if(all,
-                      [](const auto& each) { return each.second.outcome == Outcome::kFailed; });
-        const auto next = next_size(all, search_options(item));
+        const auto next = ledger_.next_of(item);
         if (!next) continue;
         seconds += 3 * estimate(item);
         say_plain("%2d  %s, a search: next %lld, about 3 x %.0f s\n", item.tries.priority,
@@ -390,7 +221,8 @@ class Driver {
         result_.left += 3;
         continue;
       }
-      if (size && known(item, *size)) continue;
+      const auto size = ledger_.size_of(item);
+      if (size && ledger_.known(item, *size)) continue;
       seconds += estimate(item);
       ++result_.left;
       say_plain("%2d  %s, %.0f s\n", item.tries.priority, name_of(item, size.value_or(0)).c_str(),
@@ -401,12 +233,22 @@ class Driver {
   }
 
   int remaining(const Item& item) const {
-    if (item.search) {
-      auto all = tried(*item.recipe, *item.series, item.tries.method, item.tries.link);
-      return next_size(all, search_options(item)) ? 1 : 0;
+    if (item.search) return ledger_.next_of(item) ? 1 : 0;
+    const auto size = ledger_.size_of(item);
+    return size && ledger_.known(item, *size) ? 0 : 1;
+  }
+
+  /// Records that stand, and were made by another state of this project.
+  int of_other_commits() const {
+    const auto commit = options_.settings.find("commit");
+    if (commit == options_.settings.end()) return 0;
+    std::set<std::string> others;
+    for (const Item& item : items_) {
+      for (const auto& [size, record] : ledger_.records(item)) {
+        if (record.commit != commit->second) others.insert(ledger_.file(item, size));
+      }
     }
-    const auto size = size_of(item);
-    return size && known(item, *size) ? 0 : 1;
+    return static_cast<int>(others.size());
   }
 
   std::string name_of(const Item& item, std::int64_t size) const {
@@ -451,17 +293,13 @@ class Driver {
   const std::function<bool()>& stop_;
   Clock::time_point begin_ = Clock::now();
   std::vector<Item> items_;
-  std::set<std::string> made_;
-  std::set<std::pair<std::string, std::string>> bases_;
+  Ledger ledger_;
+  std::set<std::pair<std::string, std::string>> searched_;  ///< study and series
   DriverResult result_;
   bool out_of_time_ = false;
 };
 
 }  // namespace
-
-std::string try_key(const std::string& method, std::int64_t size, const std::string& link) {
-  return method + "." + std::to_string(size) + (link.empty() ? "" : "." + link);
-}
 
 DriverResult run_studies(const std::vector<Recipe>& recipes, const DriverOptions& options,
                          std::FILE* log, const std::function<bool()>& stop) {

@@ -16,7 +16,7 @@ struct RecipeTries {
   std::vector<double> multiples;
   std::vector<std::int64_t> values;
   int priority = 2;           ///< of all tries of all studies the least come first
-  std::int64_t most = 0;      ///< tries of a search; 0: as many as it takes
+  std::int64_t most = 0;      ///< a search ends when the method has so many sizes; 0: at the edge
   double start_multiple = 0;  ///< where a search begins, if not at the series' start
   std::string link;
   Values settings;

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <sstream>
 
 #include "base/error.h"
@@ -128,12 +129,16 @@ Outcome outcome_of(const std::string& name) {
 
 std::optional<Rate> rate_of(const Record& record) {
   std::vector<double> rates;
+  double seconds = 0;
   for (const double step : record.steps) {
-    if (step > 0) rates.push_back(record.per_step / step);
+    if (step <= 0) continue;
+    rates.push_back(record.per_step / step);
+    seconds += step;
   }
   if (rates.empty()) return std::nullopt;
   Rate rate;
-  rate.mean = std::accumulate(rates.begin(), rates.end(), 0.0) / static_cast<double>(rates.size());
+  // The mean of the rates would weigh the fast steps more than the slow ones.
+  rate.mean = record.per_step * static_cast<double>(rates.size()) / seconds;
   rate.median = median(rates);
   const auto [least, most] = std::ranges::minmax(rates);
   if (rate.median > 0) rate.spread = (most - least) / rate.median;
@@ -146,6 +151,7 @@ Json to_json(const Record& record) {
                {"batch", record.batch},     {"sides", record.sides},
                {"classes", record.classes}, {"precision", record.precision},
                {"method", record.method},   {"cap", record.cap}};
+  put(json, "settings", record.settings);
   put(json, "limit", record.limit);
   json["link_emulated"] = record.link_emulated ? Json(*record.link_emulated) : Json(nullptr);
   json["outcome"] = outcome_name(record.outcome);
@@ -156,6 +162,7 @@ Json to_json(const Record& record) {
   json["date"] = record.date;
   put(json, "wall", record.wall);
   put(json, "trace", record.trace);
+  if (record.partial) json["partial"] = true;
   return json;
 }
 
@@ -173,6 +180,7 @@ Record record_from_json(const Json& json) {
     get(json, "precision", record.precision);
     get(json, "method", record.method);
     get(json, "cap", record.cap);
+    get(json, "settings", record.settings);
     get(json, "limit", record.limit);
     get(json, "link_emulated", record.link_emulated);
     record.outcome = outcome_of(json.at("outcome"));
@@ -206,6 +214,7 @@ Record record_from_json(const Json& json) {
     get(json, "date", record.date);
     get(json, "wall", record.wall);
     get(json, "trace", record.trace);
+    get(json, "partial", record.partial);
     return record;
   } catch (const nlohmann::json::exception& error) {
     throw Error(std::string("a record that is none: ") + error.what());
@@ -253,15 +262,20 @@ void write_json(const std::string& path, const Json& json) {
   const auto folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   const std::string partial = path + ".partial." + std::to_string(::getpid());
+  bool whole = false;
   {
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(partial.c_str(), "we"),
                                                                &std::fclose);
-    if (!file || std::fputs(text.c_str(), file.get()) < 0 || std::fflush(file.get()) != 0) {
-      throw Error("cannot write " + partial);
-    }
+    if (!file) throw Error("cannot write " + partial + ": " + std::strerror(errno));
+    whole = std::fputs(text.c_str(), file.get()) >= 0 && std::fflush(file.get()) == 0 &&
+            ::fsync(::fileno(file.get())) == 0;
+    if (!whole) error.assign(errno, std::generic_category());
   }
-  std::filesystem::rename(partial, path, error);
-  if (error) throw Error("cannot write " + path + ": " + error.message());
+  if (whole) std::filesystem::rename(partial, path, error);
+  if (error) {
+    std::remove(partial.c_str());
+    throw Error("cannot write " + path + ": " + error.message());
+  }
 }
 
 Json read_json(const std::string& path) {

@@ -25,7 +25,8 @@ const char* outcome_name(Outcome outcome);
 /// Throws lms::Error for a name that is none.
 Outcome outcome_of(const std::string& name);
 
-using Span = std::pair<double, double>;  ///< begin and end, from the step's begin
+/// Begin and end, from the first thing that the device did in the step.
+using Span = std::pair<double, double>;
 
 struct Gap {
   double at = 0;
@@ -35,7 +36,7 @@ struct Gap {
 
 /// One step on the device.
 struct Timeline {
-  double step = 0;
+  double step = 0;            ///< from an idle device to an idle device
   std::vector<Span> kernels;  ///< merged, at most 2000
   std::vector<Span> to_host;
   std::vector<Span> to_device;
@@ -52,6 +53,8 @@ struct Record {
   std::string precision;
   std::string method;
   std::int64_t cap = 0;
+  /// What else was set that changes the figures: variants of the model, training, device, …
+  std::optional<std::map<std::string, std::string>> settings;
   std::optional<std::int64_t> limit;
   std::optional<std::string> link_emulated;
   Outcome outcome = Outcome::kFailed;
@@ -74,7 +77,7 @@ struct Record {
   std::map<std::string, std::int64_t> allocations;
   std::optional<std::int64_t> peak_allocated;
   std::optional<std::int64_t> peak_reserved;
-  std::optional<std::int64_t> peak_host;
+  std::optional<std::int64_t> peak_host;  ///< pinned, whether in use or not
   std::optional<std::int64_t> largest_operator;
   std::optional<double> bound;
   std::optional<double> predicted;
@@ -84,10 +87,12 @@ struct Record {
   std::string date;
   std::optional<double> wall;        ///< of the process, with its start
   std::optional<std::string> trace;  ///< the step that LMS learnt: a file beside the record
+  bool partial =
+      false;  ///< the process ended between the timed steps and what is told of them besides
 };
 
 struct Rate {
-  double mean = 0;
+  double mean = 0;  ///< all samples by all the time
   double median = 0;
   double spread = 0;  ///< (largest − smallest) / median
 };
@@ -118,7 +123,7 @@ nlohmann::ordered_json to_json(const Boundary& boundary);
 /// another libstdc++'s <filesystem>, so its iterators are not to be trusted in programs with them.)
 std::vector<std::string> names_in(const std::string& folder);
 
-/// The file is whole or as it was, whatever happens. Throws lms::Error.
+/// The file is whole or as it was, even if the machine fails. Throws lms::Error.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 /// Throws lms::Error for a file that is not there, or no JSON.
 nlohmann::ordered_json read_json(const std::string& path);

@@ -35,7 +35,10 @@ std::optional<std::int64_t> next_size(const std::map<std::int64_t, Tried>& tried
   const std::int64_t ok = *edge.largest_ok;
   const double used = tried.at(ok).used;
   std::optional<std::int64_t> fills;
-  if (used > 0) {
+  // Caches may fill the memory long before it is needed: what was asked for by that once, and
+  // trained, is not believed again.
+  const bool misled = tried.contains(ok - step) && tried.at(ok - step).outcome == Outcome::kOk;
+  if (used > 0 && !misled) {
     const double factor = std::pow(1 / used, 1 / options.power);
     fills = down(static_cast<double>(ok) * std::clamp(factor, 1.0, 4.0));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <ctime>
 #include <functional>
 #include <utility>
@@ -37,12 +38,23 @@ std::string text_of(double value) {
   return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
 }
 
+std::int64_t at_least(std::int64_t least, std::int64_t value) {
+  if (value < least) {
+    throw BadSetting(std::to_string(value) + " is below " + std::to_string(least));
+  }
+  return value;
+}
+
+/// "32x48" or "32,48", above 0.
 std::vector<std::int64_t> numbers(const std::string& text) {
   std::vector<std::int64_t> all;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find_first_of(",x", at), text.size());
-    all.push_back(number<std::int64_t>(text.substr(at, end - at)));
+    all.push_back(at_least(1, number<std::int64_t>(text.substr(at, end - at))));
     at = end + 1;
+  }
+  if (!text.empty() && (text.back() == 'x' || text.back() == ',')) {
+    throw BadSetting("'" + text + "' ends in the middle");
   }
   return all;
 }
@@ -63,25 +75,31 @@ Key text_key(const std::string& name, std::string TrySpec::*field,
           [field](const TrySpec& spec) { return spec.*field; }};
 }
 
-Key count_key(const std::string& name, std::int64_t TrySpec::*field) {
-  return {
-      name,
-      [field](TrySpec& spec, const std::string& text) { spec.*field = number<std::int64_t>(text); },
-      [field](const TrySpec& spec) { return std::to_string(spec.*field); }};
+Key count_key(const std::string& name, std::int64_t TrySpec::*field, std::int64_t least) {
+  return {name,
+          [field, least](TrySpec& spec, const std::string& text) {
+            spec.*field = at_least(least, number<std::int64_t>(text));
+          },
+          [field](const TrySpec& spec) { return std::to_string(spec.*field); }};
 }
 
-Key bytes_key(const std::string& name, std::int64_t TrySpec::*field) {
+Key bytes_key(const std::string& name, std::int64_t TrySpec::*field, std::int64_t least = 0) {
   return {name,
-          [field](TrySpec& spec, const std::string& text) {
+          [field, least](TrySpec& spec, const std::string& text) {
             const bool plain = text.find_first_not_of("-0123456789") == std::string::npos;
-            spec.*field = plain ? number<std::int64_t>(text) : tool::parse_bytes(text);
+            spec.*field =
+                at_least(least, plain ? number<std::int64_t>(text) : tool::parse_bytes(text));
           },
           [field](const TrySpec& spec) { return std::to_string(spec.*field); }};
 }
 
 Key real_key(const std::string& name, double TrySpec::*field) {
   return {name,
-          [field](TrySpec& spec, const std::string& text) { spec.*field = number<double>(text); },
+          [field](TrySpec& spec, const std::string& text) {
+            const auto value = number<double>(text);
+            if (!std::isfinite(value) || value < 0) throw BadSetting("'" + text + "' cannot be");
+            spec.*field = value;
+          },
           [field](const TrySpec& spec) { return text_of(spec.*field); }};
 }
 
@@ -98,7 +116,7 @@ const std::vector<Key>& keys() {
       text_key("study", &TrySpec::study),
       text_key("series", &TrySpec::series),
       text_key("model", &TrySpec::model),
-      count_key("batch", &TrySpec::batch),
+      count_key("batch", &TrySpec::batch, 1),
       {"sides", [](TrySpec& spec, const std::string& text) { spec.sides = numbers(text); },
        [](const TrySpec& spec) {
          std::string text;
@@ -107,7 +125,7 @@ const std::vector<Key>& keys() {
          }
          return text;
        }},
-      count_key("classes", &TrySpec::classes),
+      count_key("classes", &TrySpec::classes, 0),
       text_key("precision", &TrySpec::precision, {"fp32", "tf32", "bf16", "fp16"}),
       text_key("method", &TrySpec::method, method_names()),
       bytes_key("cap", &TrySpec::cap),
@@ -115,17 +133,17 @@ const std::vector<Key>& keys() {
       text_key("unit", &TrySpec::unit, {"MP", "MV", "images"}),
       text_key("device", &TrySpec::device),
       bytes_key("reserve", &TrySpec::reserve),
-      bytes_key("slack", &TrySpec::slack),
+      bytes_key("slack", &TrySpec::slack, -1),
       bytes_key("host_budget", &TrySpec::host_budget),
       bytes_key("min_block", &TrySpec::min_block),
       real_key("plan_seconds", &TrySpec::plan_seconds),
-      count_key("warmup", &TrySpec::warmup),
-      count_key("settle", &TrySpec::settle),
+      count_key("warmup", &TrySpec::warmup, 0),
+      count_key("settle", &TrySpec::settle, 1),
       real_key("settle_seconds", &TrySpec::settle_seconds),
-      count_key("steps", &TrySpec::steps),
+      count_key("steps", &TrySpec::steps, 1),
       real_key("step_seconds", &TrySpec::step_seconds),
-      count_key("threads", &TrySpec::threads),
-      count_key("seed", &TrySpec::seed),
+      count_key("threads", &TrySpec::threads, 0),
+      count_key("seed", &TrySpec::seed, 0),
       flag_key("deterministic", &TrySpec::deterministic),
       flag_key("timeline", &TrySpec::timeline),
       flag_key("trace", &TrySpec::trace),
@@ -198,6 +216,49 @@ double link_rate(const std::string& name) {
   throw BadSetting("link: '" + name + "' is none of pcie3, pcie4, nvlink2");
 }
 
+namespace {
+
+/// The settings that a record has no fields for, and that change what is measured.
+std::map<std::string, std::string> telling_settings(const TrySpec& spec) {
+  std::map<std::string, std::string> telling;
+  for (const auto& [name, value] : values_of(spec)) {
+    const bool tells = starts(name, kVariants) || starts(name, kTraining) || name == "device" ||
+                       name == "deterministic" || name == "reserve" || name == "slack";
+    if (tells) telling[name] = value;
+  }
+  return telling;
+}
+
+std::string listed(const std::map<std::string, std::string>& settings) {
+  std::string all;
+  for (const auto& [name, value] : settings) all += (all.empty() ? "" : " ") + name + "=" + value;
+  return all.empty() ? "none" : all;
+}
+
+}  // namespace
+
+std::string other_setting(const Record& record, const TrySpec& spec) {
+  const auto differ = [](const std::string& what, const std::string& is, const std::string& asked) {
+    return what + " " + is + ", not " + asked;
+  };
+  if (record.model != spec.model) return differ("model", record.model, spec.model);
+  if (record.precision != spec.precision) {
+    return differ("precision", record.precision, spec.precision);
+  }
+  if (record.cap != spec.cap) {
+    return differ("cap", std::to_string(record.cap), std::to_string(spec.cap));
+  }
+  // Where none is asked for, it is the model's own.
+  if (spec.classes > 0 && record.classes > 0 && record.classes != spec.classes) {
+    return differ("classes", std::to_string(record.classes), std::to_string(spec.classes));
+  }
+  const auto telling = telling_settings(spec);
+  if (record.settings && *record.settings != telling) {
+    return differ("settings", listed(*record.settings), listed(telling));
+  }
+  return "";
+}
+
 Record begun_record(const TrySpec& spec) {
   Record record;
   record.study = spec.study;
@@ -209,6 +270,7 @@ Record begun_record(const TrySpec& spec) {
   record.precision = spec.precision;
   record.method = spec.method;
   record.cap = spec.cap;
+  record.settings = telling_settings(spec);
   if (!spec.link.empty()) record.link_emulated = spec.link;
   double cells = static_cast<double>(spec.batch);
   for (const std::int64_t side : spec.sides) cells *= static_cast<double>(side);

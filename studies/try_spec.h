@@ -49,7 +49,7 @@ struct TrySpec {
   std::string out;  ///< the record's file
 };
 
-/// Throws BadSetting for an unknown name, naming the nearest, or a bad value.
+/// Throws BadSetting for an unknown name, naming the nearest, or a value that cannot be.
 void set_value(TrySpec& spec, const std::string& name, const std::string& value);
 TrySpec spec_of(const Values& values);
 /// What spec_of() reads back alike.
@@ -61,6 +61,10 @@ const std::vector<std::string>& method_names();
 /// A link's rate each way in bytes a second, as measured with copies of the time. Throws
 /// BadSetting.
 double link_rate(const std::string& name);
+
+/// What of a record was made otherwise than a try would be, as "precision tf32, not fp32"; "" where
+/// nothing was. Sizes are left out, and what only says how long a try is watched.
+std::string other_setting(const Record& record, const TrySpec& spec);
 
 /// The record's first fields; kFailed until a try has ended.
 Record begun_record(const TrySpec& spec);

@@ -83,12 +83,12 @@ std::string processor() {
   return "unknown";
 }
 
-double best_rate(const torch::Tensor& to, const torch::Tensor& from, const torch::Device& device) {
+double best_rate(torch::Tensor to, const torch::Tensor& from, const torch::Device& device) {
   double best = 0;
   for (int i = 0; i < kCopies; ++i) {
     torch::cuda::synchronize(device.index());
     const auto begin = std::chrono::steady_clock::now();
-    const_cast<torch::Tensor&>(to).copy_(from, /*non_blocking=*/true);
+    to.copy_(from, /*non_blocking=*/true);
     torch::cuda::synchronize(device.index());
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     best = std::max(best, static_cast<double>(kLinkBytes) / took.count());
@@ -198,14 +198,23 @@ void add_memory(Record& record, const torch::Device& device) {
   record.peak_allocated = stats.allocated_bytes[kAll].peak;
   record.peak_reserved = stats.reserved_bytes[kAll].peak;
   record.peak_host = at::getHostAllocator(at::kCUDA)->get_stats().allocated_bytes.peak;
-  if (record.allocations.empty()) {
-    const std::int64_t driver = stats.num_device_alloc;
-    record.allocations = {{"driver", driver},
-                          {"freelist", stats.allocation[kAll].allocated - driver},
-                          {"retry", stats.num_alloc_retries}};
-  }
 #else
   (void)record, (void)device;
+#endif
+}
+
+std::map<std::string, std::int64_t> allocation_sources(const torch::Device& device) {
+#if LMS_HAS_CUDA
+  if (!device.is_cuda()) return {};
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+  const std::int64_t driver = stats.num_device_alloc;
+  return {{"driver", driver},
+          {"freelist", stats.allocation[kAll].allocated - driver},
+          {"retry", stats.num_alloc_retries}};
+#else
+  (void)device;
+  return {};
 #endif
 }
 

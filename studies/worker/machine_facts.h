@@ -39,9 +39,12 @@ struct LinkRates {
 /// The best of some copies of 256 MiB, pinned, each way alone. Nothing on the CPU.
 std::optional<LinkRates> best_copies(const torch::Device& device);
 
-/// Peaks and sources of allocations on the device, and pinned memory of PyTorch's; nothing of it on
-/// the CPU.
+/// Peaks on the device, and of PyTorch's pinned memory; nothing of it on the CPU.
 void add_memory(Record& record, const torch::Device& device);
+
+/// Where the allocations of this process on the device came from, since it began: driver, freelist,
+/// retry. Empty on the CPU.
+std::map<std::string, std::int64_t> allocation_sources(const torch::Device& device);
 
 /// Watches the host's memory beside the measurement: where nearly all is taken, so that the system
 /// would soon end the process, calls `full`, once.

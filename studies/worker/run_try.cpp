@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -65,7 +66,8 @@ class Try {
   Try(const TrySpec& spec, Record& record, std::FILE* log)
       : spec_(spec), record_(record), log_(log) {}
 
-  void run() {
+  /// `measured` is called when the timed steps are over, and the record has all of them.
+  void run(const std::function<void()>& measured) {
     const std::int64_t host_budget =
         spec_.host_budget > 0 ? spec_.host_budget : usual_host_budget();
     record_.classes = class_count(spec_);
@@ -96,6 +98,7 @@ class Try {
       }
     }
     measure();
+    measured();
     after();
   }
 
@@ -120,7 +123,7 @@ class Try {
     const double own =
         std::min(record_.to_host_rate.value_or(0), record_.to_device_rate.value_or(0));
     if (own > 0 && rate >= own) {
-      record_.message = "the link is slower than " + spec_.link + ", and ran at its own rate";
+      add_message("the link is slower than " + spec_.link + ", and ran at its own rate");
       return;
     }
     lms::torch::emulate_link(rate, lms_->device());
@@ -181,6 +184,7 @@ class Try {
   void measure() {
     const Stats before = lms_ ? stats() : Stats{};
     const OffloadCounts offloaded = offload_counts();
+    const Stats sources = allocation_sources(machine_->device());
     const auto begin = Clock::now();
     for (std::int64_t i = 0; i < spec_.steps; ++i) {
       record_.steps.push_back(step());
@@ -209,11 +213,19 @@ class Try {
                               "page_ins", "plan.steps", "plan.divergences", "arena.misplaced"}) {
         record_.stats["step." + std::string(key)] = grown(key) / count;
       }
-    } else if (spec_.method == "save_on_cpu") {
+      if (const std::int64_t left = grown("plan.divergences"); left > 0) {
+        add_message(std::to_string(left) + " times the timed steps left the plan");
+      }
+    } else {
+      for (const auto& [source, now] : allocation_sources(machine_->device())) {
+        record_.allocations[source] = now - of(sources, source);
+      }
+    }
+    if (spec_.method == "save_on_cpu") {
       const OffloadCounts now = offload_counts();
       record_.bytes_to_host = (now.to_host - offloaded.to_host) / count;
       record_.bytes_to_device = (now.to_device - offloaded.to_device) / count;
-    } else {
+    } else if (!lms_) {
       record_.bytes_to_host = record_.bytes_to_device = 0;
     }
     add_peaks();
@@ -228,8 +240,10 @@ class Try {
       const Stats now = stats();
       if (record_.stats.empty()) record_.stats = now;
       if (!record_.peak_allocated) record_.peak_allocated = of(now, "device.bytes.peak");
+      // Pinned memory is the host's to miss, whether there is something in it or not.
       record_.peak_host = record_.peak_host.value_or(0) +
-                          std::max(of(now, "host.bytes.peak"), of(now, "file.bytes.peak"));
+                          std::max({of(now, "host.bytes.peak"), of(now, "host.bytes.reserved"),
+                                    of(now, "file.bytes.peak")});
     } else if (spec_.method == "save_on_cpu" && !record_.peak_host) {
       record_.peak_host = offload_counts().peak;
     }
@@ -306,11 +320,20 @@ int run_try(const TrySpec& spec, std::FILE* log, bool leave) {
     Record done = what;
     done.wall = since(begin);
     write_json(spec.out, to_json(done));
+    written = true;
+  };
+  // What the timed steps said is kept, whatever becomes of the process afterwards.
+  const auto measured = [&] {
+    Record so_far = record;
+    so_far.outcome = Outcome::kOk;
+    so_far.partial = true;
+    const std::lock_guard lock(writing);
+    write(so_far);
   };
   auto attempt = std::make_unique<Try>(spec, record, log);
   const auto fail = [&](Outcome outcome, const std::string& message) {
     record.outcome = outcome;
-    record.message = short_text(message);
+    record.message += (record.message.empty() ? "" : "; ") + short_text(message);
     try {
       attempt->add_peaks();
     } catch (const std::exception&) {
@@ -321,17 +344,18 @@ int run_try(const TrySpec& spec, std::FILE* log, bool leave) {
     std::optional<HostWatch> watch;
     const auto full = [&](const std::string& why) {
       const std::lock_guard lock(writing);
-      if (written) return;
-      Record last = begun_record(spec);
-      last.outcome = Outcome::kHost;
-      last.message = why;
-      write(last);
+      if (!written) {
+        Record last = begun_record(spec);
+        last.outcome = Outcome::kHost;
+        last.message = why;
+        write(last);
+      }
       std::_Exit(0);
     };
     // Only a process of its own may end like that.
     if (leave) watch.emplace(full);
     try {
-      attempt->run();
+      attempt->run(measured);
       record.outcome = Outcome::kOk;
     } catch (const HostFull& error) {
       fail(Outcome::kHost, error.what());
@@ -344,7 +368,6 @@ int run_try(const TrySpec& spec, std::FILE* log, bool leave) {
     }
     const std::lock_guard lock(writing);
     write(record);
-    written = true;
   }
   std::fprintf(log, "%s%s%s\n", outcome_name(record.outcome), record.message.empty() ? "" : ": ",
                record.message.c_str());

@@ -11,11 +11,13 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "studies/bounds.h"
 #include "studies/child.h"
 #include "studies/cli.h"
+#include "studies/item.h"
 #include "studies/search.h"
 
 namespace lms::studies {
@@ -53,7 +55,8 @@ std::string read(const std::string& path) {
 }
 
 /// A worker that trains in memory up to side 1000 (100 bytes a side of a cap of 100,000), with LMS
-/// up to 2700, and notes each call. $crash: it dies there; $slow: it sleeps there.
+/// up to 2700, and notes each call. In a file "crash" lies the side where it dies, in "kill" where
+/// the system kills it, in "slow" where it sleeps, in "partial" where it sleeps with a record.
 std::string fake_worker(const Folder& folder) {
   const std::string path = folder / "worker.sh";
   write(path, R"BASH(#!/bin/bash
@@ -66,22 +69,30 @@ for pair in "$@"; do
     link=*) link="\"${pair#link=}\"";;
     study=*) study="${pair#study=}";;
     series=*) series="${pair#series=}";;
+    cap=*) cap="${pair#cap=}";;
+    precision=*) precision="${pair#precision=}";;
+    commit=*) commit="${pair#commit=}";;
   esac
 done
 here="$(dirname "$0")"
 echo "${method:-plain} $side ${batch:-1}" >> "$here/calls"
 [ -f "$here/crash" ] && [ "$(cat "$here/crash")" = "$side" ] && { echo "something broke" >&2; exit 7; }
 [ -f "$here/kill" ] && [ "$(cat "$here/kill")" = "$side" ] && kill -9 $$
-[ -f "$here/slow" ] && [ "$(cat "$here/slow")" = "$side" ] && sleep 30
+partial=false
+[ -f "$here/partial" ] && [ "$(cat "$here/partial")" = "$side" ] && partial=true
+[ -f "$here/slow" ] && [ "$(cat "$here/slow")" = "$side" ] && [ "$partial" = false ] && sleep 30
 most=1000; [ "${method:-plain}" = lms ] && most=2700
 outcome=ok; [ $((side * ${batch:-1})) -gt $most ] && outcome=oom
 cat > "$out.part" <<END
 {"schema": "lms-bench/1", "study": "$study", "series": "$series", "model": "resnet50",
- "batch": ${batch:-1}, "sides": [$side, $side], "method": "${method:-plain}", "cap": 100000,
+ "batch": ${batch:-1}, "sides": [$side, $side], "method": "${method:-plain}", "cap": ${cap:-0},
+ "precision": "${precision:-tf32}", "commit": "$commit", "partial": $partial,
  "link_emulated": ${link:-null}, "outcome": "$outcome", "samples": {"unit": "MP", "per_step": 1},
  "steps": [0.5, 0.25], "peak": {"reserved": $((side * 100))}}
 END
 mv "$out.part" "$out"
+[ "$partial" = true ] && sleep 30
+exit 0
 )BASH");
   ::chmod(path.c_str(), 0755);
   return path;
@@ -134,7 +145,7 @@ struct Driven {
 };
 
 Driven drive(const Folder& folder, const std::function<void(DriverOptions&)>& change = {},
-             const std::string& recipe = kRecipe) {
+             const std::string& recipe = kRecipe, const std::function<bool()>& stop = {}) {
   DriverOptions options;
   options.out = folder / "out";
   options.worker = {fake_worker(folder)};
@@ -143,7 +154,7 @@ Driven drive(const Folder& folder, const std::function<void(DriverOptions&)>& ch
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(log.c_str(), "w"),
                                                              &std::fclose);
   Driven run;
-  run.result = run_studies({parse_recipe(recipe, "T1.toml")}, options, file.get());
+  run.result = run_studies({parse_recipe(recipe, "T1.toml")}, options, file.get(), stop);
   std::fflush(file.get());
   run.log = read(log);
   return run;
@@ -178,6 +189,17 @@ TEST(Search, ConvergesOnAnyEdge) {
       }
     }
   }
+}
+
+TEST(Search, CachesThatFillTheMemoryDoNotMislead) {
+  std::map<std::int64_t, Tried> tried;
+  const SearchOptions options{.start = 1000, .step = 10, .power = 2};
+  while (const auto size = next_size(tried, options)) {
+    // All that trains has filled the memory.
+    tried[*size] = *size <= 3330 ? Tried{Outcome::kOk, 1.0} : Tried{Outcome::kOom};
+    ASSERT_LT(tried.size(), 25U);
+  }
+  EXPECT_EQ(edge_of(tried).largest_ok, 3330);
 }
 
 TEST(Search, GoesOnWhereItWasLeft) {
@@ -245,6 +267,49 @@ TEST(Recipe, ThoseOfTheStudiesAreRight) {
   EXPECT_EQ(recipes, 6);
 }
 
+/// Does a recipe measure LMS so many times the largest in memory, first of all, in a series whose
+/// largest in memory it searches for?
+bool has_headline(const Recipe& recipe, const std::string& over, double least, double most) {
+  return std::ranges::any_of(recipe.series, [&](const RecipeSeries& series) {
+    const auto first = [](const RecipeTries& tries) { return tries.priority == 1; };
+    const auto& tries = series.tries;
+    return series.over == over &&
+           std::ranges::any_of(tries,
+                               [&](const RecipeTries& each) {
+                                 return first(each) && each.method == "plain" && each.search;
+                               }) &&
+           std::ranges::any_of(tries, [&](const RecipeTries& each) {
+             return first(each) && each.method == "lms" && each.link.empty() &&
+                    std::ranges::any_of(each.multiples, [&](double multiple) {
+                      return least <= multiple && multiple <= most;
+                    });
+           });
+  });
+}
+
+TEST(Recipe, ThoseOfTheStudiesAnswerEveryGoal) {
+  const std::string folder = LMS_BENCH_RECIPES;
+  int goals = 0;
+  const auto published = read_json(folder + "/published.json");
+  for (const auto& study : published.at("studies")) {
+    const auto name = study.at("study").get<std::string>();
+    const Recipe recipe = read_recipe(folder + "/" + name + ".toml");
+    EXPECT_EQ(recipe.study, name);
+    for (const auto& goal : study.at("goals")) {
+      ++goals;
+      const auto over = goal.at("over").get<std::string>();
+      if (goal.at("measure") == "factor") {
+        EXPECT_TRUE(has_headline(recipe, over, goal.at("target"), 1e9)) << name << goal;
+        continue;
+      }
+      const auto& at = goal.contains("judge_at") ? goal.at("judge_at") : goal.at("at");
+      if (!at.is_number()) continue;  // at the largest: that of a factor
+      EXPECT_TRUE(has_headline(recipe, over, at, at)) << name << goal;
+    }
+  }
+  EXPECT_EQ(goals, 11);
+}
+
 TEST(Record, ReadsBackAsWritten) {
   Folder folder;
   Record record;
@@ -262,12 +327,15 @@ TEST(Record, ReadsBackAsWritten) {
   record.to_host_rate = 1e10;
   record.timeline = Timeline{0.5, {{0, 0.1}}, {}, {{0.2, 0.3}}, {{0.1, 0.2, "gemm"}}};
   record.allocations = {{"driver", 3}};
+  record.settings = Values{{"variants.norm", "group"}};
+  record.partial = true;
   record.message = "not \xff UTF-8";
   const std::string path = folder / "a/b/record.json";
   write_json(path, to_json(record));
   const auto json = read_json(path);
   EXPECT_DOUBLE_EQ(json.at("rate").at("median"), 72);
-  EXPECT_DOUBLE_EQ(json.at("rate").at("mean"), 96);
+  // 108 MP in 1.25 s; the mean of the three rates would be 96.
+  EXPECT_DOUBLE_EQ(json.at("rate").at("mean"), 86.4);
   EXPECT_DOUBLE_EQ(json.at("rate").at("spread"), 1);
   EXPECT_DOUBLE_EQ(json.at("link").at("to_host_use"), 0.2);
   EXPECT_FALSE(json.contains("bound"));
@@ -298,6 +366,52 @@ TEST(TrySpecs, ReadBackAsWritten) {
   EXPECT_THROW(spec_of({{"methd", "lms"}}), BadSetting);
   EXPECT_THROW(spec_of({{"method", "magic"}}), BadSetting);
   EXPECT_THROW(spec_of({{"batch", "two"}}), BadSetting);
+}
+
+TEST(TrySpecs, RefuseWhatCannotBe) {
+  for (const auto& [key, value] : Values{{"batch", "0"},
+                                         {"steps", "0"},
+                                         {"warmup", "-1"},
+                                         {"settle", "0"},
+                                         {"cap", "-1"},
+                                         {"step_seconds", "nan"},
+                                         {"sides", "32x"},
+                                         {"slack", "-2GiB"},
+                                         {"plan_seconds", "-1"}}) {
+    EXPECT_THROW(spec_of({{key, value}}), BadSetting) << key << "=" << value;
+  }
+  EXPECT_THROW(spec_of({{"sides", "0x32"}}), BadSetting);
+  EXPECT_THROW(spec_of({{"sides", "32x,"}}), BadSetting);
+}
+
+TEST(TrySpecs, TellWhatOfARecordIsOtherwise) {
+  const TrySpec spec = spec_of({{"model", "resnet50"},
+                                {"cap", "16GiB"},
+                                {"precision", "bf16"},
+                                {"variants.norm", "group"},
+                                {"steps", "9"}});
+  const Record record = begun_record(spec);
+  EXPECT_EQ(other_setting(record, spec), "");
+  const auto other = [&](const std::string& key, const std::string& value) {
+    TrySpec changed = spec;
+    set_value(changed, key, value);
+    return other_setting(record, changed);
+  };
+  EXPECT_NE(other("cap", "32GiB").find("cap"), std::string::npos);
+  EXPECT_EQ(other("precision", "tf32"), "precision bf16, not tf32");
+  EXPECT_NE(other("model", "googlenet").find("model"), std::string::npos);
+  EXPECT_NE(other("variants.norm", "batch").find("variants.norm=group"), std::string::npos);
+  EXPECT_NE(other("training.lr", "1").find("training.lr=1"), std::string::npos);
+  EXPECT_EQ(other("steps", "3"), "");
+}
+
+TEST(Items, NamesReadBackAsWritten) {
+  EXPECT_EQ(size_in_key(try_key("lms", 2000, ""), "lms", ""), 2000);
+  EXPECT_EQ(size_in_key(try_key("lms", 2000, "pcie3"), "lms", "pcie3"), 2000);
+  EXPECT_EQ(size_in_key("lms.2000.pcie3", "lms", ""), std::nullopt);
+  EXPECT_EQ(size_in_key("lms-swap.2000", "lms", ""), std::nullopt);
+  EXPECT_EQ(size_in_key("boundary.lms", "lms", ""), std::nullopt);
+  EXPECT_EQ(size_in_key("lms.2000.trace", "lms", ""), std::nullopt);
 }
 
 TEST(Child, IsEndedInTime) {
@@ -373,8 +487,129 @@ TEST(Driver, ACrashEndsASearchThatRestsOnIt) {
   const Driven run = drive(folder);
   // Half of it trains; no size is tried twice.
   EXPECT_EQ(run.result.left, 0) << run.log;
+  EXPECT_EQ(run.result.failed, 1) << run.log;
   const std::string calls = read(folder / "calls");
+  EXPECT_NE(calls.find("plain 600"), std::string::npos);
   EXPECT_EQ(calls.find("plain 600"), calls.rfind("plain 600")) << calls;
+  EXPECT_NE(calls.find("plain 500"), std::string::npos) << calls;
+  // 500 is not the largest in memory: nothing is measured against it.
+  EXPECT_EQ(calls.find("lms"), std::string::npos) << calls;
+  EXPECT_EQ(run.result.skipped, 3) << run.log;
+  fs::remove(folder / "crash");
+  EXPECT_EQ(drive(folder).result.skipped, 0);
+  EXPECT_EQ(read_json(folder / "out/T1/resolution/boundary.plain.json").at("largest_ok"), 1000);
+}
+
+TEST(Driver, MultiplesWaitForTheEndOfTheSearch) {
+  Folder folder;
+  drive(folder);
+  const std::string series = folder / "out/T1/resolution/";
+  // As if the search had been killed before it met the edge.
+  fs::remove(series + "plain.1000.json");
+  fs::remove(series + "plain.1100.json");
+  fs::remove(series + "lms.2000.json");
+  const Driven run =
+      drive(folder, [](DriverOptions& options) { options.only = {"resolution/lms"}; });
+  EXPECT_TRUE(fs::exists(series + "plain.1100.json")) << run.log;
+  EXPECT_TRUE(fs::exists(series + "lms.2000.json")) << run.log;
+  EXPECT_EQ(run.result.tries, 3) << run.log;
+}
+
+TEST(Driver, WhatTookTooLongIsNoEdgeInMemory) {
+  Folder folder;
+  write(folder / "slow", "1000");
+  const Driven run = drive(folder, [](DriverOptions& options) { options.timeout = 0.5; });
+  EXPECT_EQ(read_record(folder / "out/T1/resolution/plain.1000.json")->outcome, Outcome::kTimeout);
+  EXPECT_EQ(run.result.skipped, 3) << run.log;
+}
+
+TEST(Driver, RecordsOfOtherSettingsAreNotTakenForWhatWasAsked) {
+  Folder folder;
+  const int tries = drive(folder).result.tries;
+  const auto with = [&](const std::string& key, const std::string& value) {
+    return drive(folder, [&](DriverOptions& options) { options.settings[key] = value; });
+  };
+  EXPECT_THROW(with("precision", "bf16"), BadSetting);
+  EXPECT_THROW(with("cap", "200kB"), BadSetting);
+  EXPECT_EQ(with("steps", "4").result.tries, 0);
+  // Those of another commit stand, and are counted.
+  const Driven later = with("commit", "abc");
+  EXPECT_EQ(later.result.tries, 0);
+  EXPECT_NE(later.log.find(std::to_string(tries) + " records are of other commits"),
+            std::string::npos)
+      << later.log;
+  // Or they are made again.
+  const Driven again = drive(folder, [](DriverOptions& options) {
+    options.settings = {{"precision", "bf16"}};
+    options.again = true;
+  });
+  EXPECT_EQ(again.result.failed + again.result.left + again.result.skipped, 0) << again.log;
+  EXPECT_EQ(read_record(folder / "out/T1/resolution/lms.2000.json")->precision, "bf16");
+  EXPECT_THROW(drive(folder), BadSetting);
+}
+
+TEST(Driver, ATryOfAnotherSideIsMadeAgain) {
+  Folder folder;
+  drive(folder);
+  const std::string path = folder / "out/T1/batch/lms.2.pcie3.json";
+  Record record = read_record(path).value();
+  record.sides = {400, 400};
+  write_json(path, to_json(record));
+  const Driven run = drive(folder);
+  EXPECT_EQ(run.result.tries, 1) << run.log;
+  EXPECT_EQ(read_record(path)->sides.at(0), 500);
+}
+
+TEST(Driver, AgainLeavesNothingOfTheSearchBefore) {
+  Folder folder;
+  drive(folder);
+  const std::string series = folder / "out/T1/resolution/";
+  // Of a day when more fitted.
+  Record record = read_record(series + "plain.1000.json").value();
+  record.sides = {1500, 1500};
+  write_json(series + "plain.1500.json", to_json(record));
+  const Driven run = drive(folder, [](DriverOptions& options) { options.again = true; });
+  EXPECT_GT(run.result.tries, 4);
+  EXPECT_FALSE(fs::exists(series + "plain.1500.json")) << run.log;
+  EXPECT_EQ(read_json(series + "boundary.plain.json").at("largest_ok"), 1000);
+}
+
+TEST(Driver, WhatWasMeasuredBeforeAHangIsKept) {
+  Folder folder;
+  write(folder / "partial", "2000");
+  const Driven run = drive(folder, [](DriverOptions& options) { options.timeout = 0.5; });
+  const std::string path = folder / "out/T1/resolution/lms.2000.json";
+  EXPECT_EQ(read_record(path)->outcome, Outcome::kOk) << run.log;
+  EXPECT_TRUE(read_record(path)->partial);
+  EXPECT_EQ(read_json(folder / "out/T1/resolution/boundary.lms.json").at("largest_ok"), 2000);
+  // But where it was this run that had no time, the next one makes all of it.
+  fs::remove(path);
+  bool begun = false;
+  const Driven cut = drive(
+      folder, [&](DriverOptions& options) { options.only = {"/lms"}; }, kRecipe,
+      [&] { return std::exchange(begun, fs::exists(path)) && begun; });
+  EXPECT_EQ(cut.result.left, 1) << cut.log;
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST(Driver, ASearchOfSoManyTriesEndsWhateverRunMadeThem) {
+  Folder folder;
+  const std::string recipe = std::string(kRecipe) + R"(
+[[series.tries]]
+method = "lms"
+search = true
+most = 2
+priority = 3
+)";
+  const Driven first = drive(folder, {}, recipe);
+  EXPECT_EQ(first.result.left, 0) << first.log;
+  const std::string calls = read(folder / "calls");
+  EXPECT_EQ(drive(folder, {}, recipe).result.tries, 0);
+  EXPECT_EQ(read(folder / "calls"), calls);
+  EXPECT_EQ(drive(
+                folder, [](DriverOptions& options) { options.list = true; }, recipe)
+                .result.left,
+            0);
 }
 
 TEST(Driver, ATryThatTakesTooLongIsATimeout) {
@@ -438,7 +673,21 @@ TEST(Program, SearchesAndSweeps) {
             kDone);
   EXPECT_EQ(read_record(out + "/sweep/resnet50.side/plain.2000.json")->outcome, Outcome::kOom);
   EXPECT_EQ(read_record(out + "/sweep/resnet50.side/lms.2000.json")->outcome, Outcome::kOk);
+  EXPECT_EQ(program({"bench", "sweep", "model=resnet50", "values=300", "methods=plain,lms",
+                     "link=pcie3", "series=slow", "--out", out, "--worker", worker}),
+            kDone);
+  EXPECT_TRUE(read_record(out + "/sweep/slow/lms.300.pcie3.json"));
+  EXPECT_TRUE(read_record(out + "/sweep/slow/plain.300.json"));
   EXPECT_EQ(program({"bench", "sweep", "modle=resnet50", "values=1"}), kBadInput);
+  EXPECT_EQ(program({"bench", "sweep", "model=resnet50", "values=1", "methods=magic"}), kBadInput);
+  EXPECT_EQ(program({"bench", "sweep", "model=resnet50", "multiples=x"}), kBadInput);
+  EXPECT_EQ(program({"bench", "sweep", "model=resnet50", "multiples=-2"}), kBadInput);
+  EXPECT_EQ(program({"bench", "studies", "method=lms", "--list"}), kBadInput);
+  EXPECT_EQ(program({"bench", "studies", "--recipes", LMS_BENCH_RECIPES, "--list", "--out", out}),
+            kDone);
+  EXPECT_EQ(
+      program({"bench", "studies", "--recipes", LMS_BENCH_RECIPES, "--list", "--budget", "nan"}),
+      kBadInput);
   EXPECT_EQ(program({"bench", "study", folder / "none.toml"}), kBadInput);
   EXPECT_EQ(program({"bench", "--help"}), kDone);
   EXPECT_EQ(program({"bench", "dance"}), kBadInput);
