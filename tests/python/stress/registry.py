@@ -28,8 +28,8 @@ class Program:
     evicts: bool = True
     # False where nothing that may leave can be computed again.
     drops: bool = True
-    # True where PyTorch reads memory that no operator has asked for. On the CPU that ends the process
-    # if the memory has been dropped.
+    # True where PyTorch reads memory that no operator has asked for. On the CPU that ends the
+    # process if the memory has been dropped.
     reads_unheard: bool = False
     # False where a limit of half the peak makes no sense (a child process, a captured graph).
     tight: bool = True
