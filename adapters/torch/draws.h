@@ -20,7 +20,7 @@ struct Draws {
 };
 
 /// What an operator that is about to run on `device` will draw; nothing if it draws nothing.
-/// `arguments`: all of the schema's.
+/// `arguments`: all of the schema's. Throws c10::Error while the current stream is being captured.
 std::optional<Draws> draws_of(const OpInfo& info, const std::vector<c10::IValue>& arguments,
                               c10::Device device);
 

@@ -157,7 +157,11 @@ std::optional<Draft> Recipes::prepare(const OpInfo& info, const c10::SafeKernelF
   const auto numerics = Numerics::now();
   if (!numerics) return std::nullopt;
   call->numerics = *numerics;
-  call->draws = draws_of(info, reads->values, manager_.device());
+  try {
+    call->draws = draws_of(info, reads->values, manager_.device());
+  } catch (const c10::Error&) {
+    return std::nullopt;  // within a graph capture that nobody has announced
+  }
   call->epoch = epoch_;
   if (reads->written.defined()) {
     if (!is_plain(reads->written)) return std::nullopt;
