@@ -58,6 +58,7 @@ const std::unordered_set<std::string_view>& same_with_same_numbers() {
   return names;
 }
 
+/// Random only in their dropout.
 bool is_attention(std::string_view name) {
   return name == "_scaled_dot_product_flash_attention" ||
          name == "_scaled_dot_product_efficient_attention" ||

@@ -30,8 +30,7 @@ Trial::Trial(const Trace& trace, const StepModel& model, const Recipes& recipes,
       budget_(budget),
       unrolled_(trace, model, recipes),
       again_ms_(model.gaps.size(), kNever),
-      seen_(trace.blocks.size()),
-      own_operators_(trace.operators.size()) {
+      seen_(trace.blocks.size()) {
   const double copying = 1 / link_.out_bytes_per_ms + 1 / link_.in_bytes_per_ms;
   for (int g = 0; g < static_cast<int>(again_ms_.size()); ++g) {
     if (!unrolled_.can_drop(g)) continue;
@@ -213,8 +212,7 @@ void Trial::keep_swaps(Mix& mix) {
 }
 
 int Trial::actions() const {
-  const auto again = unrolled_.trace().operators.size() - own_operators_;
-  return choice_->copies() + static_cast<int>(again);
+  return choice_->copies() + model_->operators - own_model_.operators;
 }
 
 double Trial::run(Mix& mix, std::mt19937_64& random, double randomness, bool thin) {

@@ -58,7 +58,6 @@ class Trial {
   Unrolled unrolled_;
   std::vector<double> again_ms_;  ///< by own gap: of computing its block again, or kNever
   std::vector<char> seen_;        ///< by own block
-  std::size_t own_operators_;
   std::vector<TraceBlockId> ghosts_;
   std::optional<StepModel> model_;
   std::optional<Choice> choice_;
