@@ -211,9 +211,7 @@ void Trial::keep_swaps(Mix& mix) {
   each(/*chosen=*/true, 1);
 }
 
-int Trial::actions() const {
-  return choice_->copies() + model_->operators - own_model_.operators;
-}
+int Trial::actions() const { return choice_->copies() + model_->operators - own_model_.operators; }
 
 double Trial::run(Mix& mix, std::mt19937_64& random, double randomness, bool thin) {
   bool may_drop = true;
