@@ -56,7 +56,7 @@ class BarPlot {
     if (high <= low) high = low + 1;
     const double width = drawing_.width();
     left_ = std::min(names + 10, (width < kNarrow ? 0.4 : 0.36) * width);
-    const double right = std::min(texts + 12, 0.42 * width);
+    const double right = std::min(texts + 12, (width < kNarrow ? 0.5 : 0.42) * width);
     x_ = {low, high, left_, std::max(width - right, left_ + 40)};
   }
 
@@ -152,14 +152,21 @@ class BarPlot {
                       "curve s-card");
       }
     }
-    double right = std::max(end, zero);
+    std::vector<double> edges = {std::max(end, zero)};
     for (const Stroke& stroke : bar.strokes) {
       if (stroke.value > x_.high * (1 + 1e-9)) continue;
       const double x = x_(stroke.value);
       drawing_.line(x, y - 2, x, y + kBar + 2, "halo s-card");
       drawing_.line(x, y - 2, x, y + kBar + 2, "mark s-" + stroke.token);
-      right = std::max(right, x);
+      if (x > edges.front()) edges.push_back(x);
     }
+    // At the bar's end, or after a stroke: where it meets no other.
+    std::ranges::sort(edges);
+    std::size_t at = 0;
+    while (at + 1 < edges.size() && edges[at] + 12 + text_width(bar.text, kSize) > edges[at + 1]) {
+      ++at;
+    }
+    const double right = edges[at];
     const std::string text = shorten(bar.text, kSize, drawing_.width() - right - 6);
     drawing_.text(right + 6, middle + 4, text, "words", kSize);
     drawing_.rect(left_, y - 3, drawing_.width() - left_, kPitch, "hit",

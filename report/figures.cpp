@@ -10,6 +10,8 @@
 namespace lms::report {
 namespace {
 
+constexpr double kWorthSaying = 0.03;  ///< of a rate
+
 Curve empty_curve(const std::string& method) {
   const Look look = look_of(method);
   return {look.name, look.token, look.shape, false, {}};
@@ -19,8 +21,9 @@ void add_borders(LineChart& chart, const Panel& panel) {
   for (const Maximum& maximum : panel.maxima) {
     if (!maximum.ended()) continue;
     const Look look = look_of(maximum.method);
-    const std::string why =
-        maximum.why.empty() || maximum.why == "oom" ? "" : ": " + outcome_text(maximum.why);
+    const Failure& failure = *panel.failure(maximum.method);
+    const bool told = !failure.why.empty() && (failure.why != "oom" || is_an_end(failure));
+    const std::string why = told ? ": " + short_reason(failure) : "";
     chart.borders.push_back(
         {maximum.value, look.name + " " + panel.end(maximum) + why, look.token});
   }
@@ -53,10 +56,26 @@ std::string gpus_of(const Panel& panel) {
   return " Measured on several GPUs, which are not compared with each other: " + text + ".";
 }
 
+/// The last in memory may be a slow one.
+std::string fastest_of(const Panel& panel) {
+  const Record* fastest = panel.reference;
+  for (const Record* run : panel.runs) {
+    if (run->method != "plain" || !run->ok() || !panel.rate_change(*run)) continue;
+    if (*run->rate() > *fastest->rate()) fastest = run;
+  }
+  const double more = *panel.rate_change(*fastest);
+  if (more < kWorthSaying) return {};
+  return ", which is " + format_share(1 - 1 / (1 + more)) + " below that at " +
+         panel.name(*fastest);
+}
+
 std::string rate_says(const Panel& panel) {
   const Maximum* memory = panel.maximum("plain");
   const Maximum* ours = panel.maximum("lms");
-  if (ours == nullptr) return gpus_of(panel);
+  const Failure* end = panel.failure("lms");
+  const std::string ending =
+      end == nullptr ? "" : " LMS did not run at " + panel.reason(*end) + ".";
+  if (ours == nullptr) return (ending.empty() ? "" : ending.substr(1)) + gpus_of(panel);
   std::string text;
   if (memory != nullptr) {
     text = memory->ended()
@@ -75,9 +94,9 @@ std::string rate_says(const Panel& panel) {
     const bool there = panel.x(*last) == ours->value;
     text += (there ? " Its rate there is " : " Its rate at " + panel.name(*last) + " is ") +
             format_share(std::fabs(change)) + (change < 0 ? " below" : " above") +
-            " the last in memory.";
+            " the last in memory" + fastest_of(panel) + ".";
   }
-  return text + gpus_of(panel);
+  return text + ending + gpus_of(panel);
 }
 
 void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& panel,
@@ -99,6 +118,7 @@ void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& pan
                         format_number(*rate) + " " + per_second(panel);
       if (const auto change = panel.rate_change(*run)) tip += ", " + format_change(*change);
       if (run->rate_spread) tip += "; spread " + format_share(*run->rate_spread);
+      if (run->partial) tip += "; ended after the timed steps";
       curve.points.push_back({*x, *rate, tip});
     }
     points += curve.points.size();
@@ -143,18 +163,34 @@ void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& p
     bar.text = format_factor(maximum.factor.value_or(0)) + " · " + panel.name(maximum.value);
     bar.tip = look.name + ": " + bar.text;
     if (maximum.ended()) {
-      bar.tip += "; " + panel.name(*maximum.failed) + " failed" +
-                 (maximum.why.empty() ? "" : ": " + outcome_text(maximum.why));
+      bar.tip += "; did not run at " + panel.reason(*panel.failure(maximum.method));
     } else {
       bar.tip += "; nothing larger was tried";
     }
+    const Failure* failure = panel.failure(maximum.method);
+    const bool told = failure != nullptr && is_an_end(*failure);
     // The end of what users do today is not to look nearer than it may be.
-    if (maximum.ended() && !panel.found(maximum)) bar.text += " to " + panel.name(*maximum.failed);
-    if (maximum.ended() && maximum.why == "host") bar.text += ", host full";
+    if (told) {
+      bar.text += ", " + short_reason(*failure);
+    } else if (maximum.ended() && !panel.found(maximum)) {
+      bar.text += " to " + panel.name(*maximum.failed);
+    }
     if (!maximum.ended()) bar.text += ", or more";
     group.bars.push_back(std::move(bar));
   }
+  for (const Failure& failure : panel.failures) {
+    if (panel.maximum(failure.method) != nullptr) continue;
+    const Look look = look_of(failure.method);
+    Bar bar;
+    bar.name = look.name;
+    bar.text = "none ran; " + panel.name(failure.x) + ": " + short_reason(failure);
+    group.bars.push_back(std::move(bar));
+  }
   std::string says;
+  for (const Failure& failure : panel.failures) {
+    if (!failure.method.starts_with("lms") || !is_an_end(failure)) continue;
+    says += look_of(failure.method).name + " did not run at " + panel.reason(failure) + ". ";
+  }
   if (study.published != nullptr) {
     for (const Goal& goal : study.published->goals) {
       if (goal.measure != Goal::Measure::kFactor || !goal.published_least ||
@@ -169,7 +205,7 @@ void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& p
       bar.text = format_factor(*goal.published_least);
       bar.tip = "published: " + bar.text + ", " + goal.where + "; " + study.published->hardware;
       group.bars.push_back(std::move(bar));
-      says = "Published: " + goal.where + ".";
+      says += "Published: " + goal.where + ".";
       if (goal.target) {
         for (Bar& each : group.bars) {
           if (each.token == "lms") each.strokes.push_back({*goal.target, "bound", "to reach"});
@@ -293,9 +329,13 @@ std::string slug(std::string_view text) {
   return slug.empty() ? "x" : slug;
 }
 
+std::string panel_id(const Study& study, const Panel& panel) {
+  return slug(study.name + " " + panel.series + " " + panel.model + " " + panel.precision + " " +
+              (panel.cap ? format_memory(*panel.cap) : ""));
+}
+
 std::vector<Figure> figures_of(const Study& study, const Panel& panel) {
-  const std::string id = slug(study.name + " " + panel.series + " " + panel.model + " " +
-                              panel.precision + " " + (panel.cap ? format_memory(*panel.cap) : ""));
+  const std::string id = panel_id(study, panel);
   std::vector<Figure> figures;
   add_rate(figures, study, panel, id);
   add_maxima(figures, study, panel, id);

@@ -34,6 +34,9 @@ std::vector<Figure> bound_figures(const std::vector<StepRecord>& steps);
 /// "pixels", "voxels", "batch": what grows.
 std::string grown(const Panel& panel);
 
+/// With what all ids of a panel's figures begin: "b3-resolution-resnet50-tf32-16-gib".
+std::string panel_id(const Study& study, const Panel& panel);
+
 /// For ids and file names: lower case, digits, and single dashes.
 std::string slug(std::string_view text);
 

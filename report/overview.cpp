@@ -131,14 +131,28 @@ std::vector<Figure> summary_figures(const std::vector<Study>& studies) {
   cost.format = format_change;
   for (const Study& study : studies) {
     for (const Verdict& verdict : study.verdicts) {
-      if (!verdict.value) continue;
       const Goal& goal = *verdict.goal;
+      const bool factor = goal.measure == Goal::Measure::kFactor;
+      if (!verdict.value && (!factor || verdict.end.empty())) continue;
       Group group{goal_name(study, goal, verdict.panel), {}};
-      if (goal.measure == Goal::Measure::kFactor) {
+      if (factor) {
         const Look look = look_of("lms");
-        Bar bar{look.name, verdict.value, format_factor(*verdict.value), look.token, false, {}, {}};
-        bar.text += " · " + verdict.size;
-        if (goal.target) bar.strokes.push_back({*goal.target, "bound", "to reach"});
+        Bar bar{look.name, verdict.value, {}, look.token, false, {}, {}};
+        bar.tip = look.name + ": ";
+        if (verdict.value) {
+          bar.text = format_factor(*verdict.value) + " · " + verdict.size;
+          if (goal.target) bar.strokes.push_back({*goal.target, "bound", "to reach"});
+        } else {
+          bar.text = "none ran";
+        }
+        if (const Failure* failure = verdict.panel->failure("lms")) {
+          if (!verdict.value) {
+            bar.text += "; " + verdict.panel->name(failure->x) + ": " + short_reason(*failure);
+          } else if (is_an_end(*failure)) {
+            bar.text += ", " + short_reason(*failure);
+          }
+        }
+        bar.tip += bar.text + ". " + verdict.end;
         group.bars.push_back(std::move(bar));
         if (goal.published_least) {
           group.bars.push_back(published_bar(study, goal, *goal.published_least,

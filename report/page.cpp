@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "report/goals.h"
 #include "report/tables.h"
 #include "report/text.h"
 
@@ -29,11 +30,16 @@ class Ids {
   std::set<std::string> taken_;
 };
 
-std::string figure_html(const Figure& figure, bool whole, Ids& ids) {
-  const std::string id = ids.unique(figure.id);
+/// Where in the page something stands: how deep its headings are.
+enum class Level { kSection = 3, kPanel = 4 };
+
+/// Ids of figures are to be unique already.
+std::string figure_html(const Figure& figure, bool whole, Level level) {
+  const std::string& id = figure.id;
+  const std::string heading = level == Level::kSection ? "h3" : "h4";
   std::string html = "<figure class=\"card";
   html += whole ? " whole\" id=\"" : "\" id=\"";
-  html += id + "\"><figcaption><h4>" + escape(figure.title) + "</h4>";
+  html += id + "\"><figcaption><" + heading + ">" + escape(figure.title) + "</" + heading + ">";
   if (!figure.says.empty()) html += "<p>" + escape(figure.says) + "</p>";
   html += "</figcaption>\n";
   const std::string rank = whole ? "whole-row" : "half";
@@ -49,21 +55,21 @@ std::string figure_html(const Figure& figure, bool whole, Ids& ids) {
 }
 
 /// Two columns of about the same height; one alone gets the whole row.
-std::string halves_html(const std::vector<const Figure*>& figures, Ids& ids) {
+std::string halves_html(const std::vector<const Figure*>& figures, Level level) {
   if (figures.empty()) return {};
-  if (figures.size() == 1) return figure_html(*figures.front(), true, ids);
+  if (figures.size() == 1) return figure_html(*figures.front(), true, level);
   std::string columns[2];
   double heights[2] = {0, 0};
   for (const Figure* figure : figures) {
     const int column = heights[1] < heights[0] ? 1 : 0;
-    columns[column] += figure_html(*figure, false, ids);
+    columns[column] += figure_html(*figure, false, level);
     heights[column] += figure->draw(kHalf).height() + 110;
   }
   return "<div class=\"column\">" + columns[0] + "</div><div class=\"column\">" + columns[1] +
          "</div>";
 }
 
-std::string rows_html(const std::vector<const Figure*>& figures, Ids& ids) {
+std::string rows_html(const std::vector<const Figure*>& figures, Level level) {
   std::string html;
   std::vector<const Figure*> halves;
   for (const Figure* figure : figures) {
@@ -71,123 +77,24 @@ std::string rows_html(const std::vector<const Figure*>& figures, Ids& ids) {
       halves.push_back(figure);
       continue;
     }
-    html += halves_html(halves, ids) + figure_html(*figure, true, ids);
+    html += halves_html(halves, level) + figure_html(*figure, true, level);
     halves.clear();
   }
-  return "<div class=\"figures\">" + html + halves_html(halves, ids) + "</div>\n";
+  return "<div class=\"figures\">" + html + halves_html(halves, level) + "</div>\n";
 }
 
 /// Folded ones come last, behind one summary.
-std::string figures_html(const std::vector<Figure>& figures, Ids& ids) {
+std::string figures_html(const std::vector<Figure>& figures, Level level) {
   std::vector<const Figure*> shown;
   std::vector<const Figure*> folded;
   for (const Figure& figure : figures) (figure.folded ? folded : shown).push_back(&figure);
-  std::string html = rows_html(shown, ids);
+  std::string html = rows_html(shown, level);
   if (!folded.empty()) {
     html += "<details><summary>" +
             (folded.size() == 1 ? "One more step" : std::to_string(folded.size()) + " more steps") +
-            "</summary>" + rows_html(folded, ids) + "</details>\n";
+            "</summary>" + rows_html(folded, level) + "</details>\n";
   }
   return html;
-}
-
-std::string measured(const Verdict& verdict) {
-  const double value = *verdict.value;
-  return verdict.goal->measure == Goal::Measure::kFactor ? format_factor(value)
-                                                         : format_change(value);
-}
-
-std::string what_of(const Verdict& verdict) {
-  const Goal& goal = *verdict.goal;
-  const std::string at = verdict.at ? " at " + format_factor(*verdict.at) : "";
-  switch (goal.measure) {
-    case Goal::Measure::kFactor:
-      if (goal.over == "batch") return "the batch that fits in memory";
-      return "the " + (verdict.panel != nullptr ? grown(*verdict.panel) : "pixels") +
-             " that fit in memory";
-    case Goal::Measure::kRate:
-      return "data rate" + at;
-    case Goal::Measure::kOverhead:
-      return "time per sample" + at;
-  }
-  return {};
-}
-
-std::string aim(const Goal& goal, double value) {
-  if (goal.measure == Goal::Measure::kFactor) return "≥\u00a0" + format_factor(value);
-  return (goal.measure == Goal::Measure::kRate ? "≥\u00a0" : "≤\u00a0") + format_change(value);
-}
-
-std::string published_of(const Goal& goal) {
-  if (!goal.published_least) return {};
-  const auto form = goal.measure == Goal::Measure::kFactor ? format_factor : format_change;
-  std::string text = "published " + form(*goal.published_least);
-  if (*goal.published_most > *goal.published_least) text += " to " + form(*goal.published_most);
-  return text;
-}
-
-std::string chip(Verdict::State state) {
-  if (state == Verdict::State::kReached) return "<span class=\"state good\">✓ reached</span>";
-  if (state == Verdict::State::kMissed) return "<span class=\"state bad\">✗ not reached</span>";
-  return {};
-}
-
-std::string goal_html(const Verdict& verdict) {
-  const Goal& goal = *verdict.goal;
-  std::string html = "<div class=\"goal\">";
-  if (verdict.value) {
-    html += R"(<div class="row"><div class="big">)" + escape(measured(verdict)) + "</div>" +
-            chip(verdict.state) + "</div><div class=\"what\">" + escape(what_of(verdict));
-    std::string where = verdict.size;
-    if (verdict.panel->cap) {
-      where += (where.empty() ? "cap " : ", cap ") + format_memory(*verdict.panel->cap);
-    }
-    if (!where.empty()) html += " <span class=\"soft\">(" + escape(where) + ")</span>";
-    html += "</div>";
-    if (!verdict.doubt.empty()) {
-      html += "<div class=\"against\">not judged: " + escape(verdict.doubt) + "</div>";
-    }
-  } else {
-    html += "<div class=\"big soft\">–</div><div class=\"what\">" + escape(what_of(verdict)) +
-            ": not measured</div>";
-  }
-  html += "<div class=\"against\">" + escape(published_of(goal));
-  if (goal.target) {
-    html += std::string(goal.published_least ? " · " : "") + "to reach " +
-            escape(aim(goal, *goal.target));
-  }
-  return html + "</div></div>";
-}
-
-/// What there is to say of a study that nobody has published.
-std::string own_html(const Study& study) {
-  for (const Panel& panel : study.panels) {
-    const Maximum* maximum = panel.maximum("lms");
-    if (maximum == nullptr || !maximum->factor) continue;
-    return R"(<div class="goal"><div class="big">)" + escape(format_factor(*maximum->factor)) +
-           "</div><div class=\"what\">the " + grown(panel) + " that fit" +
-           (panel.over_side ? "" : "s") + " in memory <span class=\"soft\">(" +
-           escape(panel.name(maximum->value)) + ")</span></div></div>";
-  }
-  std::size_t runs = 0;
-  for (const Panel& panel : study.panels) runs += panel.runs.size() + panel.linked.size();
-  return R"(<div class="goal"><div class="big">)" + std::to_string(runs) +
-         "</div><div class=\"what\">" + (runs == 1 ? "run" : "runs") + "</div></div>";
-}
-
-std::string cards(const std::vector<Study>& studies, const std::vector<std::string>& anchors) {
-  if (studies.empty()) return {};
-  std::string html = "<div class=\"cards\">\n";
-  for (std::size_t i = 0; i < studies.size(); ++i) {
-    const Study& study = studies[i];
-    html += R"(<a class="card" href="#)" + anchors[i] + R"("><div class="name"><b>)" +
-            escape(study.name) + "</b> " + (study.title == study.name ? "" : escape(study.title)) +
-            "</div>";
-    if (study.verdicts.empty()) html += own_html(study);
-    for (const Verdict& verdict : study.verdicts) html += goal_html(verdict);
-    html += "</a>\n";
-  }
-  return html + "</div>\n";
 }
 
 std::string joined(const std::set<std::string>& parts) {
@@ -202,6 +109,11 @@ std::string counted(std::size_t count, const std::string& one) {
   return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
 }
 
+std::vector<Figure> unique(std::vector<Figure> figures, Ids& ids) {
+  for (Figure& figure : figures) figure.id = ids.unique(figure.id);
+  return figures;
+}
+
 /// On what, when, and how much of it went well.
 std::string origin(const Input& input) {
   std::set<std::string> gpus;
@@ -209,12 +121,14 @@ std::string origin(const Input& input) {
   std::set<std::string> days;
   std::set<std::string> commits;
   std::map<std::string, std::size_t> outcomes;
+  std::size_t partial = 0;
   for (const Record& record : input.records) {
     gpus.insert(record.gpu);
     versions.insert(record.pytorch.empty() ? "" : "PyTorch " + record.pytorch);
     if (!record.date.empty()) days.insert(record.date.substr(0, 10));
     commits.insert(record.commit.substr(0, 10));
     ++outcomes[record.outcome];
+    if (record.partial) ++partial;
   }
   for (const StepRecord& step : input.steps) gpus.insert(step.gpu);
   std::string text;
@@ -229,19 +143,21 @@ std::string origin(const Input& input) {
   if (commits.size() <= 4 && !joined(commits).empty()) add("commit " + joined(commits));
   if (!input.records.empty()) {
     std::string runs = counted(input.records.size(), "run");
-    std::string others;
+    std::string parts;
+    if (outcomes["ok"] > 0) parts = std::to_string(outcomes["ok"]) + " ran";
     for (const auto& [outcome, count] : outcomes) {
       if (outcome == "ok") continue;
-      others += (others.empty() ? "" : ", ") + std::to_string(count) + " " + outcome_text(outcome);
+      parts += (parts.empty() ? "" : ", ") + std::to_string(count) + " " + outcome_text(outcome);
     }
-    if (!others.empty()) runs += " (" + others + ")";
+    if (outcomes.size() > 1) runs += ": " + parts;
+    if (partial > 0) runs += " (" + std::to_string(partial) + " ended after the timed steps)";
     add(runs);
   }
   if (!input.steps.empty()) add(counted(input.steps.size(), "run") + " of single steps");
   return text;
 }
 
-std::string section(const Study& study, const std::string& anchor, Ids& ids) {
+std::string section(const Study& study, const std::string& anchor, Anchors& anchors, Ids& ids) {
   std::string html = "<section id=\"" + anchor + "\" aria-labelledby=\"" + anchor +
                      "-h\"><header><h2 id=\"" + anchor + "-h\">" + escape(study.name);
   if (study.title != study.name) html += " · " + escape(study.title);
@@ -253,25 +169,46 @@ std::string section(const Study& study, const std::string& anchor, Ids& ids) {
   }
   html += "</header>\n";
   for (const Panel& panel : study.panels) {
-    const std::vector<Figure> figures = figures_of(study, panel);
+    std::vector<Figure> figures = figures_of(study, panel);
+    const std::size_t named = panel_id(study, panel).size() + 1;
+    for (Figure& figure : figures) {
+      const std::string name = figure.id.substr(named);
+      figure.id = ids.unique(figure.id);
+      anchors.figures[&panel].emplace(name, figure.id);
+    }
     const std::string conditions = panel.conditions();
+    const std::string settings = panel.settings();
     html +=
         "<h3>" + escape(panel.title()) +
         (conditions.empty() ? "" : " <span class=\"soft\">· " + escape(conditions) + "</span>") +
         "</h3>\n";
+    if (!settings.empty()) {
+      html += "<p class=\"settings\">Settings besides: " + escape(settings) + "</p>\n";
+    }
     if (figures.empty()) {
       html += "<p class=\"soft\">No run of these went through; the table says why.</p>\n";
     } else {
-      html += figures_html(figures, ids);
+      html += figures_html(figures, Level::kPanel);
     }
   }
   html += operator_notes(study);
   if (study.published != nullptr && !study.published->facts.empty()) {
-    html += "<ul class=\"facts\">";
+    html += "<p class=\"facts\">Published besides:</p><ul class=\"facts\">";
     for (const std::string& fact : study.published->facts) html += "<li>" + escape(fact) + "</li>";
     html += "</ul>\n";
   }
-  return html + failures(study) + record_table(study) + "</section>\n";
+  return html + remarks(study) + failures(study) + record_table(study) + "</section>\n";
+}
+
+std::string goals_section(const std::vector<Study>& studies, const Anchors& anchors, Ids& ids) {
+  const std::string table = goal_table(studies, anchors);
+  if (table.empty()) return {};
+  const std::vector<Figure> summary = unique(summary_figures(studies), ids);
+  return "<section id=\"goals\" aria-labelledby=\"goals-h\"><header><h2 id=\"goals-h\">Goals</h2>"
+         "<p>What the studies published, what is to be reached, and what these runs reached. "
+         "Multiples are of the largest size that ran in memory under the same cap, in pixels, "
+         "voxels or samples; changes are against the rate there.</p></header>\n" +
+         table + (summary.empty() ? "" : figures_html(summary, Level::kSection)) + "</section>\n";
 }
 
 std::string problem_section(const Input& input) {
@@ -300,7 +237,11 @@ constexpr const char* kWords = R"(<footer><h2>How to read this</h2><dl>
 <dt>overhead</dt><dd>Time per sample over that of the largest run in memory, less one. A rate of −20 % is an overhead of +25 %.</dd>
 <dt>bound</dt><dd>What no plan could beat, from the recorded step: operators' times, bytes, and the link. Predicted: what the plan that was followed promised.</dd>
 <dt>link use</dt><dd>Bytes copied over what the best copy of the same run would have moved in the time of the step.</dd>
-<dt>emulated links</dt><dd>Copies slowed down to the rates of other links. No link is made faster than the machine's own.</dd>
+<dt>emulated links</dt><dd>Copies slowed down to the rates of other links. No link is made faster than the machine's own: a run that asked for one says so, and had the machine's own.</dd>
+<dt>settings</dt><dd>What a run was set to besides model, precision and cap. Slack: device memory left free beside the cap; all the rest of the device was taken before the model was built.</dd>
+<dt>host full</dt><dd>What left the device had no room on the host: that size needs a host with more memory, or more of it allowed.</dd>
+<dt>operator too large</dt><dd>What one operator uses must be on the device at one time. Where that is more than the cap, no copying helps: the physical end of swapping.</dd>
+<dt>ended after the timed steps</dt><dd>The run's rate counts; what is told besides (timeline, weights) is missing.</dd>
 <dt>published</dt><dd>Figures of the studies of the historic system, drawn hollow; their hardware is named with each study. Rates are drawn at the same multiple of the in-memory maximum, and of its rate, as published.</dd>
 </dl></footer>
 )";
@@ -310,9 +251,14 @@ constexpr const char* kWords = R"(<footer><h2>How to read this</h2><dl>
 std::string page(const Input& input, std::string_view title) {
   const std::vector<Study> studies = studies_of(input);
   Ids ids;
-  std::vector<std::string> anchors;
-  anchors.reserve(studies.size());
-  for (const Study& study : studies) anchors.push_back(ids.unique(slug(study.name)));
+  Anchors anchors;
+  for (const char* taken : {"goals", "bound", "not-shown", "tip"}) (void)ids.unique(taken);
+  for (const Study& study : studies) anchors.studies.push_back(ids.unique(slug(study.name)));
+  std::string sections;
+  for (std::size_t i = 0; i < studies.size(); ++i) {
+    sections += section(studies[i], anchors.studies[i], anchors, ids);
+  }
+  const std::string goals = goals_section(studies, anchors, ids);
 
   std::string html =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
@@ -324,23 +270,22 @@ std::string page(const Input& input, std::string_view title) {
       escape(origin(input)) + "</p></header>\n";
 
   html += "<nav aria-label=\"Sections\"><ul>";
+  if (!goals.empty()) html += "<li><a href=\"#goals\">Goals</a></li>";
   for (std::size_t i = 0; i < studies.size(); ++i) {
-    html += "<li><a href=\"#" + anchors[i] + "\">" + escape(studies[i].name) + "</a></li>";
+    html += "<li><a href=\"#" + anchors.studies[i] + "\">" + escape(studies[i].name) + "</a></li>";
   }
   if (!input.steps.empty()) html += "<li><a href=\"#bound\">How close to the bound</a></li>";
   if (!input.problems.empty() || !input.passed_over.empty()) {
     html += "<li><a href=\"#not-shown\">Not shown</a></li>";
   }
-  html += "</ul></nav>\n<main>\n" + cards(studies, anchors);
-  const std::vector<Figure> summary = summary_figures(studies);
-  if (!summary.empty()) html += figures_html(summary, ids);
-  for (std::size_t i = 0; i < studies.size(); ++i) html += section(studies[i], anchors[i], ids);
+  html += "</ul></nav>\n<main>\n" + goals + own_cards(studies, anchors) + sections;
   if (!input.steps.empty()) {
     html +=
         "<section id=\"bound\"><header><h2>How close to the bound</h2><p>Single training steps "
         "under a limit: time over that in memory, as measured, as predicted by the plan, and "
         "the bound that no plan could beat.</p></header>\n" +
-        figures_html(bound_figures(input.steps), ids) + step_table(input.steps) + "</section>\n";
+        figures_html(unique(bound_figures(input.steps), ids), Level::kSection) +
+        step_table(input.steps) + "</section>\n";
   }
   html += problem_section(input);
   return html + "</main>\n" + kWords + "<script>" + page_script() + "</script></body></html>\n";

@@ -1,6 +1,7 @@
 #include "report/record.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -128,6 +129,21 @@ class Fields {
     if (gaps.size() > kMostGaps) gaps.resize(kMostGaps);
     return gaps;
   }
+  /// Of all fields, whatever they hold.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> texts() const {
+    std::vector<std::pair<std::string, std::string>> texts;
+    for (const auto& [name, value] : json_.items()) {
+      texts.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+    return texts;
+  }
+  [[nodiscard]] bool flag(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr) return false;
+    if (value->is_boolean()) return value->get<bool>();
+    wrong(name, "true or false");
+    return false;
+  }
   /// Of all fields, the largest first.
   [[nodiscard]] std::vector<std::pair<std::string, double>> counts() const {
     std::vector<std::pair<std::string, double>> counts;
@@ -177,6 +193,34 @@ std::optional<Timeline> read_timeline(const Fields& fields) {
   return timeline;
 }
 
+/// The bytes in "… after 18.1 GiB (19455279104 bytes)"; nothing without such words.
+std::optional<double> bytes_after(const std::string& text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  if (at == std::string::npos) return std::nullopt;
+  const std::size_t open = text.find('(', at);
+  const std::size_t end = text.find(" bytes)", at);
+  if (open == std::string::npos || end == std::string::npos || open > end) return std::nullopt;
+  double bytes = 0;
+  const char* const last = text.data() + end;
+  const auto [stop, error] = std::from_chars(text.data() + open + 1, last, bytes);
+  return error == std::errc() && stop == last && bytes > 0 ? std::optional(bytes) : std::nullopt;
+}
+
+std::optional<OperatorNeed> read_need(const std::string& message) {
+  constexpr std::string_view kBefore = "operator ";
+  constexpr std::string_view kAfter = " needs at least ";
+  const std::size_t after = message.find(kAfter);
+  const std::size_t before = message.rfind(kBefore, after);
+  const auto bytes = bytes_after(message, kAfter);
+  if (after == std::string::npos || before == std::string::npos || !bytes) return std::nullopt;
+  OperatorNeed need;
+  need.name = message.substr(before + kBefore.size(), after - before - kBefore.size());
+  if (need.name.starts_with("aten::")) need.name.erase(0, 6);
+  need.bytes = *bytes;
+  need.least_limit = bytes_after(message, "smallest limit that could work here is ");
+  return need;
+}
+
 void read_machine(const Fields& fields, Record& record) {
   if (const auto machine = fields.object("machine")) {
     record.gpu = machine->text("gpu");
@@ -196,6 +240,19 @@ std::optional<double> median(std::vector<double> values) {
 }
 
 }  // namespace
+
+bool Record::operator_too_large() const {
+  const auto most = limit ? limit : cap;
+  if (outcome != "oom" || !method.starts_with("lms") || !need || !most) return false;
+  return std::max(need->bytes, need->least_limit.value_or(0)) > *most;
+}
+
+bool Record::link_too_slow() const {
+  if (message.find("the link is slower than") != std::string::npos) return true;
+  const auto wanted = link_rate(link);
+  if (!wanted || !to_host_rate || !to_device_rate) return false;
+  return std::min(*to_host_rate, *to_device_rate) < 0.99 * *wanted;
+}
 
 std::optional<double> Record::amount() const {
   if (sides.empty()) return std::nullopt;
@@ -257,8 +314,11 @@ std::optional<Record> read_record(const Json& json, const std::string& file,
   record.link = fields.text("link_emulated");
   record.outcome = fields.text("outcome");
   record.message = fields.text("message");
+  record.partial = fields.flag("partial");
+  record.need = read_need(record.message);
   record.batch = fields.size("batch");
   record.sides = fields.sizes("sides");
+  if (const auto settings = fields.object("settings")) record.settings = settings->texts();
   record.cap = fields.some("cap");
   record.limit = fields.some("limit");
   record.steps = fields.sizes("steps");
@@ -293,6 +353,7 @@ std::optional<Record> read_record(const Json& json, const std::string& file,
     record.peak_reserved = peak->size("reserved");
     record.peak_host = peak->size("host");
   }
+  if (const auto stats = fields.object("stats")) record.host_limit = stats->some("host_limit");
   record.largest_operator = fields.size("largest_operator");
   record.bound = fields.size("bound");
   record.predicted = fields.size("predicted");
@@ -359,7 +420,7 @@ std::optional<StepRecord> read_step(const Json& json, const std::string& file,
 std::string outcome_text(const std::string& outcome) {
   if (outcome == "ok") return "ran";
   if (outcome == "oom") return "out of device memory";
-  if (outcome == "host") return "host memory too small";
+  if (outcome == "host") return "host memory full";
   if (outcome == "timeout") return "took too long";
   return outcome;
 }
@@ -371,6 +432,24 @@ std::string link_text(const std::string& link) {
   if (link == "pcie5") return "PCIe 5";
   if (link == "nvlink2") return "NVLink 2";
   return link;
+}
+
+std::optional<double> link_rate(const std::string& link) {
+  if (link == "pcie3") return 12e9;
+  if (link == "pcie4") return 25e9;
+  if (link == "nvlink2") return 71.4e9;
+  return std::nullopt;
+}
+
+std::string setting_text(const std::pair<std::string, std::string>& setting) {
+  const auto& [name, value] = setting;
+  if (name == "slack" || name == "reserve") {
+    double bytes = 0;
+    const char* const last = value.data() + value.size();
+    const auto [stop, error] = std::from_chars(value.data(), last, bytes);
+    if (error == std::errc() && stop == last) return name + " " + format_memory(bytes);
+  }
+  return name + " " + value;
 }
 
 }  // namespace lms::report

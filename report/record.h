@@ -29,6 +29,13 @@ struct Timeline {
   std::vector<Gap> gaps;  ///< the longest, the longest first
 };
 
+/// What an operator that found no room on the device said that it needs.
+struct OperatorNeed {
+  std::string name;                   ///< "convolution_backward"
+  double bytes = 0;                   ///< on the device at one time
+  std::optional<double> least_limit;  ///< with what cannot leave the device meanwhile
+};
+
 /// One try of a study: schema "lms-bench/1". Bytes, seconds, rates per second; what was not
 /// measured is absent, text that was not given is empty. Sides, steps, cap and limit are above 0.
 struct Record {
@@ -41,9 +48,12 @@ struct Record {
   std::string link;  ///< emulated; empty: the machine's own
   std::string outcome;
   std::string message;
-  std::string unit;  ///< of the samples: MP, MV, images
+  std::string unit;      ///< of the samples: MP, MV, images
+  bool partial = false;  ///< it ended after the timed steps, before all else was told
   std::optional<double> batch;
   std::vector<double> sides;
+  /// What no other field tells, by name: "slack" and 2147483648.
+  std::vector<std::pair<std::string, std::string>> settings;
   std::optional<double> cap;
   std::optional<double> limit;
   std::optional<double> per_step;  ///< samples
@@ -65,7 +75,9 @@ struct Record {
   std::optional<double> peak_allocated;
   std::optional<double> peak_reserved;
   std::optional<double> peak_host;
+  std::optional<double> host_limit;  ///< the most that LMS might hold there
   std::optional<double> largest_operator;
+  std::optional<OperatorNeed> need;
   std::optional<double> bound;
   std::optional<double> predicted;
   std::string gpu;
@@ -79,6 +91,11 @@ struct Record {
   [[nodiscard]] bool too_large() const {
     return outcome == "oom" || outcome == "host" || outcome == "timeout";
   }
+  /// Whether one operator, with what cannot leave the device meanwhile, needs more than there was:
+  /// what no plan helps against.
+  [[nodiscard]] bool operator_too_large() const;
+  /// Whether the link to emulate is faster than the machine's own, at whose rate this ran.
+  [[nodiscard]] bool link_too_slow() const;
   /// Pixels or voxels of a whole batch; absent where sides or batch are.
   [[nodiscard]] std::optional<double> amount() const;
   /// The side of a square or cube as large as one sample.
@@ -150,5 +167,11 @@ std::string outcome_text(const std::string& outcome);
 
 /// "NVLink 2" for "nvlink2"; "this machine" for none.
 std::string link_text(const std::string& link);
+
+/// Bytes a second each way of a link that can be emulated.
+std::optional<double> link_rate(const std::string& link);
+
+/// "slack 2 GiB", "training.lr 0.001".
+std::string setting_text(const std::pair<std::string, std::string>& setting);
 
 }  // namespace lms::report

@@ -271,6 +271,22 @@ void add_allocations(std::vector<Figure>& figures, const Panel& panel, const std
                            std::move(chart)));
 }
 
+/// What to know of links that are faster than the machine's own.
+std::string own_limits(const std::map<std::string, const Record*>& too_slow) {
+  std::string limits;
+  for (const auto& [link, run] : too_slow) {
+    const auto wanted = link_rate(run->link);
+    limits += link_text(link);
+    if (wanted) limits += " (" + format_link(*wanted) + ")";
+    limits += " cannot be emulated here: the machine's own link ";
+    const bool known = run->to_host_rate && run->to_device_rate;
+    limits += known ? "gives " + format_link(std::min(*run->to_host_rate, *run->to_device_rate))
+                    : "is slower";
+    limits += ". These runs had that. ";
+  }
+  return limits;
+}
+
 void add_links(std::vector<Figure>& figures, const Study& study, const Panel& panel,
                const std::string& id) {
   if (panel.linked.empty()) return;
@@ -293,6 +309,7 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
   chart.format = format_number;
   std::string description = "Bars, by size and link: ";
   std::string says;
+  std::map<std::string, const Record*> too_slow;
   for (auto& entry : groups) {
     const auto& key = entry.first;
     std::vector<const Record*>& runs = entry.second;
@@ -302,6 +319,10 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
     for (const Record* run : runs) {
       Bar bar;
       bar.name = link_text(run->link);
+      if (run->link_too_slow()) {
+        bar.name.insert(0, "not ");
+        too_slow.emplace(run->link, run);
+      }
       bar.token = look.token;
       bar.value = rate_in(panel, *run);
       bar.text = bar.value ? format_number(*bar.value) : outcome_text(run->outcome);
@@ -313,7 +334,7 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
     }
     const auto rate_over = [&](const std::string& link) -> std::optional<double> {
       for (const Record* run : runs) {
-        if (run->link == link && run->ok()) return rate_in(panel, *run);
+        if (run->link == link && run->ok() && !run->link_too_slow()) return rate_in(panel, *run);
       }
       return std::nullopt;
     };
@@ -332,6 +353,7 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
               links.where + ").";
     }
   }
+  says.insert(0, own_limits(too_slow));
   figures.push_back(figure(id + "-links", "The same over slower links, emulated", says, description,
                            std::move(chart)));
 }

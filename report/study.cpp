@@ -49,13 +49,6 @@ Key key_of(const Record& run) {
   return {run.series, run.model, run.precision, run.cap.value_or(0)};
 }
 
-/// That a method did not get beyond a size.
-struct Failure {
-  std::string method;
-  double x = 0;
-  std::string why;
-};
-
 void add_maximum(Panel& panel, const std::string& method, double value) {
   const auto known = std::ranges::find(panel.maxima, method, &Maximum::method);
   if (known == panel.maxima.end()) {
@@ -71,24 +64,36 @@ void find_maxima(Panel& panel, const std::string& study, const Input& input) {
     const bool same = boundary.study == study && boundary.series == panel.series &&
                       (boundary.model.empty() || boundary.model == panel.model) &&
                       boundary.cap == panel.cap && (boundary.over == "side") == panel.over_side;
-    if (!same || !boundary.largest_ok || *boundary.largest_ok <= 0) continue;
-    add_maximum(panel, boundary.method, *boundary.largest_ok);
-    if (boundary.smallest_failed) {
-      failures.push_back({boundary.method, *boundary.smallest_failed, boundary.why});
+    if (!same) continue;
+    if (boundary.largest_ok.value_or(0) > 0) {
+      add_maximum(panel, boundary.method, *boundary.largest_ok);
+    }
+    if (boundary.smallest_failed.value_or(0) > 0) {
+      failures.push_back({boundary.method, *boundary.smallest_failed, boundary.why, nullptr});
     }
   }
   for (const Record* run : panel.runs) {
     const auto x = panel.x(*run);
     if (!x || *x <= 0) continue;
     if (run->ok()) add_maximum(panel, run->method, *x);
-    if (run->too_large()) failures.push_back({run->method, *x, run->outcome});
+    if (run->too_large()) failures.push_back({run->method, *x, run->outcome, run});
   }
+  for (const Failure& failure : failures) {
+    const Maximum* maximum = panel.maximum(failure.method);
+    if (maximum != nullptr && failure.x <= maximum->value) continue;
+    const auto known = std::ranges::find(panel.failures, failure.method, &Failure::method);
+    if (known == panel.failures.end()) {
+      panel.failures.push_back(failure);
+    } else if (failure.x < known->x || (failure.x == known->x && failure.run != nullptr)) {
+      *known = failure;
+    }
+  }
+  std::ranges::stable_sort(panel.failures,
+                           [](const auto& a, const auto& b) { return older(a.method, b.method); });
   for (Maximum& maximum : panel.maxima) {
-    for (const Failure& failure : failures) {
-      if (failure.method != maximum.method || failure.x <= maximum.value) continue;
-      if (maximum.failed && *maximum.failed <= failure.x) continue;
-      maximum.failed = failure.x;
-      maximum.why = failure.why;
+    if (const Failure* failure = panel.failure(maximum.method)) {
+      maximum.failed = failure->x;
+      maximum.why = failure->why;
     }
   }
   std::ranges::stable_sort(panel.maxima,
@@ -170,6 +175,13 @@ Verdict measured(const Goal& goal, const Panel& panel) {
   verdict.goal = &goal;
   if (goal.measure == Goal::Measure::kFactor) {
     const Maximum* maximum = panel.maximum("lms");
+    const Failure* failure = panel.failure("lms");
+    if (failure != nullptr) {
+      verdict.panel = &panel;
+      verdict.end = "Did not run at " + panel.reason(*failure) + ".";
+      if (maximum != nullptr && !panel.found(*maximum))
+        verdict.end += " What lies between is open.";
+    }
     if (maximum == nullptr || !maximum->factor) return verdict;
     verdict.panel = &panel;
     verdict.value = maximum->factor;
@@ -207,7 +219,15 @@ bool better(const Verdict& one, const Verdict& other) {
 
 void judge(Verdict& verdict) {
   using State = Verdict::State;
-  if (!verdict.value) return;
+  if (!verdict.value) {
+    // A size as large as what is to be reached, or a smaller one, has failed.
+    const Failure* failure = verdict.panel == nullptr ? nullptr : verdict.panel->failure("lms");
+    const auto factor = failure == nullptr ? std::nullopt : verdict.panel->factor(failure->x);
+    if (factor && verdict.goal->target && *factor <= kFine * *verdict.goal->target) {
+      verdict.state = State::kMissed;
+    }
+    return;
+  }
   verdict.state = State::kMeasured;
   if (!verdict.goal->target) return;
   const double target = *verdict.goal->target;
@@ -215,6 +235,8 @@ void judge(Verdict& verdict) {
   const bool met = least ? *verdict.value >= target - 1e-9 : *verdict.value <= target + 1e-9;
   if (!met) {
     verdict.state = State::kMissed;
+    const bool factor = verdict.goal->measure == Goal::Measure::kFactor;
+    if (factor && verdict.end.empty()) verdict.end = "Nothing larger was tried.";
     return;
   }
   verdict.doubt = doubt_of(verdict);
@@ -228,7 +250,10 @@ Verdict verdict_of(const Goal& goal, const std::vector<Panel>& panels) {
   for (const Panel& panel : panels) {
     if (panel.over_side != (goal.over == "side")) continue;
     const Verdict other = measured(goal, panel);
-    if (!other.value) continue;
+    if (!other.value) {
+      if (verdict.panel == nullptr) verdict = other;
+      continue;
+    }
     if (verdict.value) {
       constexpr double kAll = std::numeric_limits<double>::infinity();
       const double cap = verdict.panel->cap.value_or(kAll);
@@ -309,6 +334,43 @@ const Maximum* Panel::maximum(const std::string& method) const {
   return found == maxima.end() ? nullptr : &*found;
 }
 
+const Failure* Panel::failure(const std::string& method) const {
+  const auto found = std::ranges::find(failures, method, &Failure::method);
+  return found == failures.end() ? nullptr : &*found;
+}
+
+std::string Panel::reason(const Failure& failure) const {
+  const auto times = factor(failure.x);
+  std::string text = name(failure.x) + (times ? " (" + format_factor(*times) + ")" : "") + ": ";
+  if (failure.run != nullptr && failure.run->operator_too_large()) {
+    const OperatorNeed& need = *failure.run->need;
+    const double most = failure.run->limit.value_or(failure.run->cap.value_or(0));
+    text += "the physical end of swapping. The operator " + need.name + " needs " +
+            format_memory(need.bytes) + " on the device at once";
+    if (need.bytes <= most) {
+      text += ", with what cannot leave meanwhile " + format_memory(*need.least_limit);
+    }
+    return text + ", and there are " + format_memory(most);
+  }
+  if (failure.why == "host") {
+    text += "more than the host's memory";
+    if (failure.run != nullptr && failure.run->host_limit) {
+      text += ", of which " + format_memory(*failure.run->host_limit) + " were allowed";
+    }
+    return text;
+  }
+  return text + (failure.why.empty() ? "did not run" : outcome_text(failure.why));
+}
+
+bool is_an_end(const Failure& failure) {
+  return failure.why == "host" || (failure.run != nullptr && failure.run->operator_too_large());
+}
+
+std::string short_reason(const Failure& failure) {
+  if (failure.run != nullptr && failure.run->operator_too_large()) return "operator too large";
+  return failure.why == "host" ? "host full" : outcome_text(failure.why);
+}
+
 std::string Panel::title() const {
   std::set<std::string> fixed;
   for (const auto* list : {&runs, &linked}) {
@@ -334,6 +396,24 @@ std::string Panel::conditions() const {
   add(model);
   add(precision);
   if (cap) add("cap " + format_memory(*cap));
+  return text;
+}
+
+std::string Panel::settings() const {
+  std::vector<const Record*> all = runs;
+  all.insert(all.end(), linked.begin(), linked.end());
+  std::string text;
+  const auto in_all = [&](const auto& setting) {
+    return std::ranges::all_of(all, [&](const Record* run) {
+      return std::ranges::find(run->settings, setting) != run->settings.end();
+    });
+  };
+  bool differ = false;
+  for (const Record* run : all) differ |= run->settings != all.front()->settings;
+  for (const auto& setting : all.front()->settings) {
+    if (in_all(setting)) text += (text.empty() ? "" : ", ") + setting_text(setting);
+  }
+  if (differ) text += std::string(text.empty() ? "" : "; ") + "others differ, see the table";
   return text;
 }
 

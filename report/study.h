@@ -19,6 +19,14 @@ struct Maximum {
   [[nodiscard]] bool ended() const { return failed.has_value(); }
 };
 
+/// The smallest size at which a method failed, beyond all that ran.
+struct Failure {
+  std::string method;
+  double x = 0;                 ///< side or batch
+  std::string why;              ///< its outcome
+  const Record* run = nullptr;  ///< none where only a search tells of it
+};
+
 /// Runs that differ in one size, method and link alone: what one chart shows. Points into the
 /// input.
 struct Panel {
@@ -31,6 +39,7 @@ struct Panel {
   std::vector<const Record*> runs;    ///< over the machine's own link, in the order of size
   std::vector<const Record*> linked;  ///< over emulated links
   std::vector<Maximum> maxima;        ///< in the order of methods
+  std::vector<Failure> failures;      ///< one a method, also of those of which nothing ran
   const Record* reference = nullptr;  ///< the largest run in memory
 
   /// Side or batch of a run; none where it does not say.
@@ -56,12 +65,25 @@ struct Panel {
   [[nodiscard]] std::optional<double> overhead_of(const Record& run,
                                                   std::optional<double> seconds) const;
   [[nodiscard]] const Maximum* maximum(const std::string& method) const;
+  [[nodiscard]] const Failure* failure(const std::string& method) const;
+  /// "9050² (8.52×): more than the host's memory, of which 100 GiB were allowed". Says so where it
+  /// is the physical end: one operator that is too large.
+  [[nodiscard]] std::string reason(const Failure& failure) const;
   /// "resolution at batch 2", "batch at 900²".
   [[nodiscard]] std::string title() const;
   /// "16 GiB, fp32": what sets it apart.
   [[nodiscard]] std::string conditions() const;
+  /// "slack 2 GiB, training.lr 0.001": what all runs are set to besides, and whether others differ.
+  [[nodiscard]] std::string settings() const;
   [[nodiscard]] std::vector<std::string> methods() const;
 };
+
+/// Whether it is an end of the machine, and not merely of the method: a full host, or one operator
+/// that is too large.
+bool is_an_end(const Failure& failure);
+
+/// In a word or two: "host full", "operator too large".
+std::string short_reason(const Failure& failure);
 
 /// How a goal was met.
 struct Verdict {
@@ -71,6 +93,7 @@ struct Verdict {
   std::optional<double> value;
   std::optional<double> at;  ///< factor at which a rate or overhead was taken
   std::string size;          ///< and the size
+  std::string end;           ///< of a factor: why it goes no further, or did not go at all
   std::string doubt;         ///< why it is kMeasured, though its value is what is to be reached
   State state = State::kNotMeasured;
 };

@@ -14,7 +14,7 @@ a{color:var(--link);text-underline-offset:2px}
 h1{font-size:1.9rem;line-height:1.15;margin:0;letter-spacing:-.015em}
 h2{font-size:1.4rem;line-height:1.25;margin:0;letter-spacing:-.01em}
 h3{font-size:1.05rem;margin:2rem 0 .75rem}
-h4{font-size:.95rem;line-height:1.35;margin:0}
+h4,figcaption h3,.note h3{font-size:.95rem;line-height:1.35;margin:0}
 p{margin:.25rem 0}
 code{font:.85em/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 .soft{color:var(--soft)}
@@ -43,13 +43,24 @@ a.card:hover{border-color:var(--axis)}
 .cards .name b{color:var(--ink)}
 .big{font-size:2.6rem;line-height:1.1;font-weight:650;letter-spacing:-.03em;margin-top:.5rem;
 font-variant-numeric:tabular-nums}
-.what{font-size:.95rem}
-.goal+.goal{margin-top:.9rem;padding-top:.8rem;border-top:1px solid var(--faint)}
-.goal+.goal .big{font-size:1.5rem;margin-top:0}
-.against{font-size:.85rem;color:var(--soft);margin-top:.15rem}
-.row{display:flex;align-items:baseline;justify-content:space-between;gap:.75rem}
-.state{font-weight:600;white-space:nowrap;font-size:.85rem}
+.state{font-weight:600;white-space:nowrap}
+.goals{display:table;padding:0;border-collapse:separate;border-spacing:0;font-size:.9rem;
+margin-bottom:14px;overflow:hidden}
+.goals th,.goals td{text-align:left;vertical-align:top;white-space:normal;padding:.6rem .8rem}
+.goals tbody:last-child>tr:last-child>*,.goals tbody:last-child>tr>th{border-bottom:0}
+.goals tbody tr:last-child>*{border-bottom:1px solid var(--faint)}
+.goals th:first-child{padding-left:1.25rem;width:15%}.goals thead th{white-space:nowrap}
+.goals td:nth-last-child(5){width:15%}.goals td:nth-last-child(4){width:17%}
+.goals td:nth-last-child(3){width:8%;white-space:nowrap}.goals td:last-child{width:9rem}
+.goals tbody th{font-weight:400}
+.goals tbody th a{color:inherit;text-decoration:none}
+.goals tbody th a:hover{text-decoration:underline}
+.goals b{font-weight:650}
+.goals td:nth-last-child(2) b{font-size:1.15rem}
+.goals .end{margin-top:.25rem;padding-left:.6rem;border-left:3px solid var(--gap);font-size:.85rem}
+.settings{font-size:.88rem;color:var(--soft);margin:-.5rem 0 .75rem;overflow-wrap:anywhere}
 section{margin-top:3rem;padding-top:.5rem}
+main>section:first-child{margin-top:1rem}
 section>header{border-top:2px solid var(--ink);padding-top:1rem;margin-bottom:.75rem}
 section>header p{color:var(--soft);font-size:.92rem;max-width:90ch;text-wrap:pretty}
 .figures{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px;align-items:stretch}
@@ -63,7 +74,8 @@ figure svg{display:block;width:100%;height:auto;overflow:visible;font-variant-nu
 figure svg.narrow,figure svg.middle{display:none}
 .note{margin:14px 0 0;padding:14px 20px;border-left:3px solid var(--gap);background:var(--card);
 border-radius:0 10px 10px 0;font-size:.92rem}
-.facts{margin:14px 0 0;padding-left:1.2rem;font-size:.92rem;color:var(--soft)}
+p.facts{margin:14px 0 0}.facts{margin:.25rem 0 0;padding-left:1.2rem;font-size:.92rem;color:var(--soft)}
+p.facts{padding-left:0}
 details{margin-top:14px}
 figure details{margin-top:.75rem;font-size:.9rem}
 summary{cursor:pointer;font-weight:600;font-size:.92rem;padding:.25rem 0}
@@ -102,6 +114,15 @@ figure svg.narrow,figure svg.half.narrow{display:block;max-width:440px}}
 .card{padding:14px 10px}.cards .card{padding:14px}.note{padding:12px}
 .cards{grid-template-columns:minmax(0,1fr)}h1{font-size:1.5rem}
 footer dl{grid-template-columns:1fr}footer dd{margin-bottom:.5rem}}
+@media (max-width:760px){.goals,.goals tbody,.goals tr,.goals th,.goals td{display:block}
+.goals thead{display:none}.goals{padding:0 14px}
+.goals th,.goals td,.goals th:first-child{padding:.15rem 0;border:0}
+.goals td:nth-child(n),.goals th:first-child{width:auto}
+.goals tbody{padding:.75rem 0;border-bottom:1px solid var(--faint)}.goals tbody:last-child{border:0}
+.goals tbody tr:last-child>*{border:0}
+.goals tr+tr{margin-top:.7rem}.goals tbody th{font-size:1rem}
+.goals td{display:grid;grid-template-columns:6.2rem minmax(0,1fr)}
+.goals td::before{content:attr(data-name);color:var(--soft)}}
 @media print{nav,.theme{display:none}.card{break-inside:avoid}}
 )";
 

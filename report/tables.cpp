@@ -113,6 +113,7 @@ constexpr Column kHead[] = {{"method", true},
                             {"host peak", false},
                             {"largest operator", false},
                             {"losses", true},
+                            {"settings", true},
                             {"remarks", true}};
 
 constexpr Column kStepHead[] = {{"step", true},
@@ -127,6 +128,27 @@ constexpr Column kStepHead[] = {{"step", true},
                                 {"copied out / in", false},
                                 {"recomputed", false},
                                 {"same bits", true}};
+
+std::string settings_of(const Record& run) {
+  std::string text;
+  for (const auto& setting : run.settings) {
+    text += (text.empty() ? "" : ", ") + setting_text(setting);
+  }
+  return text;
+}
+
+/// What to do about it is for whoever ran it.
+std::string without_advice(const std::string& message) {
+  return message.substr(
+      0, std::min(message.find(" If reserved but"), message.find(" Nothing was lost")));
+}
+
+/// What there is to say of a run that went through.
+std::string remark_of(const Record& run) {
+  std::string text = run.partial ? "ended after the timed steps, which are kept" : "";
+  if (!run.message.empty()) text += (text.empty() ? "" : "; ") + run.message;
+  return text;
+}
 
 /// Cells as in kHead.
 std::string row(const Panel& panel, const Record& run) {
@@ -156,7 +178,8 @@ std::string row(const Panel& panel, const Record& run) {
   html += cell(run.peak_host, format_memory);
   html += cell(run.largest_operator, format_memory);
   html += losses_cell(panel, run);
-  html += left(run.ok() ? shorten(run.message, 1, kRemark) : "");
+  html += left(settings_of(run));
+  html += left(run.ok() ? shorten(remark_of(run), 1, kRemark) : "");
   return html + "</tr>";
 }
 
@@ -190,50 +213,88 @@ std::string record_table(const Study& study) {
          kClosed + "</details>";
 }
 
-std::string failures(const Study& study) {
-  // What failed alike is said once, with all sizes.
-  struct Kind {
-    const Record* first;
-    std::string where;
-    std::vector<std::string> sizes;
-  };
+namespace {
+
+/// Runs of which there is the same to say, but for their sizes.
+struct Kind {
+  const Record* first;
+  std::string where;  ///< what does not vary in the panel
+  std::vector<std::string> sizes;
+};
+
+/// Those that `wanted` asks for, in the order of their sizes.
+template <class Wanted, class Alike>
+std::vector<Kind> kinds_of(const Study& study, const Wanted& wanted, const Alike& alike) {
   std::vector<Kind> kinds;
-  const auto alike = [](const Record& a, const Record& b) {
-    return std::tie(a.method, a.outcome, a.message, a.link, a.cap) ==
-           std::tie(b.method, b.outcome, b.message, b.link, b.cap);
-  };
   for (const Panel& panel : study.panels) {
     for (const auto* runs : {&panel.runs, &panel.linked}) {
       for (const Record* run : *runs) {
-        if (run->ok()) continue;
+        if (!wanted(*run)) continue;
         std::string where;
         if (panel.over_side && run->batch) where = "batch " + coordinate(*run->batch);
         if (!panel.over_side) where = run->size();
         auto kind = std::ranges::find_if(kinds, [&](const Kind& known) {
-          return alike(*known.first, *run) && known.where == where;
+          const Record& first = *known.first;
+          return std::tie(first.method, first.outcome, first.link, first.cap) ==
+                     std::tie(run->method, run->outcome, run->link, run->cap) &&
+                 alike(first, *run) && known.where == where;
         });
         if (kind == kinds.end()) kind = kinds.insert(kind, Kind{run, where, {}});
         if (!panel.name(*run).empty()) kind->sizes.push_back(panel.name(*run));
       }
     }
   }
-  if (kinds.empty()) return {};
+  return kinds;
+}
+
+std::string runs_html(const Kind& kind) {
+  const Record& run = *kind.first;
+  std::string html = swatch(run.method);
+  for (std::size_t i = 0; i < kind.sizes.size(); ++i) {
+    html += (i == 0 ? " at " : ", ") + escape(kind.sizes[i]);
+  }
+  if (!kind.where.empty()) html += (kind.sizes.empty() ? " at " : ", ") + escape(kind.where);
+  if (run.cap) html += ", cap " + escape(format_memory(*run.cap));
+  if (!run.link.empty()) html += ", link as " + escape(link_text(run.link));
+  return html;
+}
+
+}  // namespace
+
+std::string remarks(const Study& study) {
+  const auto alike = [](const Record& a, const Record& b) {
+    return a.message == b.message && a.partial == b.partial;
+  };
   std::string html;
-  for (const Kind& kind : kinds) {
+  for (const Kind& kind : kinds_of(
+           study, [](const Record& run) { return run.ok() && !remark_of(run).empty(); }, alike)) {
+    html += "<li>" + runs_html(kind) + ": " + escape(shorten(remark_of(*kind.first), 1, kLongest)) +
+            "</li>";
+  }
+  if (html.empty()) return {};
+  return "<details class=\"failures\" open><summary>What to know of runs that went through"
+         "</summary><ul>" +
+         html + "</ul></details>";
+}
+
+std::string failures(const Study& study) {
+  // Messages on one kind of memory differ in their numbers alone.
+  const auto alike = [](const Record& a, const Record& b) {
+    return a.message == b.message || (a.too_large() && b.too_large());
+  };
+  std::string html;
+  for (const Kind& kind : kinds_of(
+           study, [](const Record& run) { return !run.ok(); }, alike)) {
     const Record& run = *kind.first;
-    html += "<li>" + swatch(run.method);
-    for (std::size_t i = 0; i < kind.sizes.size(); ++i) {
-      html += (i == 0 ? " at " : ", ") + escape(kind.sizes[i]);
-    }
-    if (!kind.where.empty()) html += (kind.sizes.empty() ? " at " : ", ") + escape(kind.where);
-    if (run.cap) html += ", cap " + escape(format_memory(*run.cap));
-    if (!run.link.empty()) html += ", link as " + escape(link_text(run.link));
-    html += ": <strong class=\"bad\">" + escape(outcome_text(run.outcome)) + "</strong>";
+    html += "<li>" + runs_html(kind) + ": <strong class=\"bad\">" +
+            escape(outcome_text(run.outcome)) + "</strong>";
     if (!run.message.empty()) {
-      html += "<br><code>" + escape(shorten(run.message, 1, kLongest)) + "</code>";
+      html += "<br><code>" + (kind.sizes.size() > 1 ? escape(kind.sizes[0]) + ": " : "") +
+              escape(shorten(without_advice(run.message), 1, kLongest)) + "</code>";
     }
     html += "</li>";
   }
+  if (html.empty()) return {};
   return "<details class=\"failures\" open><summary>What did not run, and why</summary><ul>" +
          html + "</ul></details>";
 }
@@ -250,9 +311,20 @@ std::string operator_notes(const Study& study) {
   };
   for (const Panel& panel : study.panels) {
     for (const Record* run : panel.runs) {
-      if (!run->cap || !run->largest_operator) continue;
+      if (!run->cap) continue;
       const double amount = run->amount().value_or(0);
       const std::string at = "At " + where(panel, *run, panel.name(*run));
+      if (run->operator_too_large()) {
+        const double least = std::max(run->need->bytes, run->need->least_limit.value_or(0));
+        note(*run, amount,
+             at + " the operator " + run->need->name + " needs " + format_memory(run->need->bytes) +
+                 " at once" +
+                 (least > run->need->bytes
+                      ? ", and with what cannot leave meanwhile " + format_memory(least)
+                      : ""));
+        continue;
+      }
+      if (!run->largest_operator) continue;
       if (!run->ok() && *run->largest_operator > *run->cap) {
         note(*run, amount,
              at + " one operator alone works on " + format_memory(*run->largest_operator));
@@ -286,7 +358,7 @@ std::string operator_notes(const Study& study) {
   }
   return html.empty()
              ? html
-             : "<aside class=\"note\"><h4>The floor: the largest operator</h4>" + html + "</aside>";
+             : "<aside class=\"note\"><h3>The floor: the largest operator</h3>" + html + "</aside>";
 }
 
 std::string step_table(const std::vector<StepRecord>& steps) {

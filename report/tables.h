@@ -10,6 +10,9 @@ namespace lms::report {
 /// HTML of all figures of every run of a study; a table in a box that scrolls by itself.
 std::string record_table(const Study& study);
 
+/// HTML of what there is to know of runs that went through; empty where there is nothing.
+std::string remarks(const Study& study);
+
 /// HTML of what failed, and why, in words; empty where nothing did.
 std::string failures(const Study& study);
 

@@ -119,6 +119,31 @@ def test_every_chart_is_seen_once_and_its_words_do_not_overlap(
     assert overlapping == []
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_goals_stand_on_top_and_lead_to_charts(
+    page: Path, chromium: browser.Browser, width: int
+) -> None:
+    chromium.show(width, 900, "light")
+    chromium.open(page.as_uri())
+    assert chromium.ask("document.querySelector('main h2').textContent") == "Goals"
+    rows = chromium.ask(
+        """Array.from(document.querySelectorAll('.goals tbody tr')).map(
+             row => Array.from(row.querySelectorAll('td')).map(cell => cell.innerText))"""
+    )
+    assert len(rows) == 11
+    assert all(len(row) == 5 and all(row) for row in rows)
+    ends = [row[3] for row in rows]
+    assert sum("the physical end of swapping" in end for end in ends) == 1
+    seen = chromium.ask(
+        """Array.from(document.querySelectorAll('.goals td a')).map(link => {
+             const to = document.querySelector(link.getAttribute('href'));
+             return [to.tagName, to.getBoundingClientRect().height > 100];
+           })"""
+    )
+    assert len(seen) == len(rows)
+    assert all(each == ["FIGURE", True] for each in seen)
+
+
 def test_words_are_large_enough_on_a_phone(page: Path, chromium: browser.Browser) -> None:
     chromium.show(360, 900, "light")
     chromium.open(page.as_uri())

@@ -49,6 +49,22 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
+TEST(Bars, WordsStandBetweenABarAndAStrokeWhereThereIsRoom) {
+  const auto left_of_words = [](double stroke, const std::string& words) {
+    BarChart chart;
+    chart.format = format_factor;
+    Bar bar{"LMS", 2.0, words, "lms", false, {{stroke, "bound", "to reach"}}, {}};
+    chart.groups = {{"", {bar, {"published", 10.0, "", "published", true, {}, {}}}}};
+    const Drawing drawing = draw(chart, 466);
+    for (const TextBox& box : drawing.texts()) {
+      if (box.text == words) return box.left;
+    }
+    return -1.0;
+  };
+  EXPECT_LT(left_of_words(9, "2×"), left_of_words(3, "2×, host full"));
+  EXPECT_GT(left_of_words(9, "2×, a text that is too long for it"), left_of_words(9, "2×"));
+}
+
 LineChart line_chart(int curves, int points, double high) {
   LineChart chart;
   chart.x_title = "side of a sample";

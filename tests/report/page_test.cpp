@@ -9,6 +9,7 @@
 #include <set>
 
 #include "report/support.h"
+#include "report/text.h"
 
 namespace lms::report {
 namespace {
@@ -84,7 +85,7 @@ TEST(Page, HasEverythingOfAStudy) {
                            "ResNet50, batch 1",
                            "9×",
                            "the pixels that fit in memory",
-                           "published 10×",
+                           ">10× <span class=\"soft\">megapixels at batch 1</span>",
                            "✓ reached",
                            "Data rate over resolution",
                            "Largest resolution",
@@ -113,6 +114,24 @@ TEST(Page, IsBalancedAndItsIdsAreUnique) {
   EXPECT_EQ(repeated_id(html), "");
 }
 
+TEST(Page, NoLevelOfHeadingsIsSkipped) {
+  const json step = {
+      {"schema", 2}, {"step", "net"}, {"method", "lms"}, {"ratio", 2}, {"overhead", 0.1}};
+  Input input = whole();
+  add(input, step);
+  const std::string html = page(input, "A title");
+  const std::regex heading("<h([1-6])");
+  int before = 0;
+  std::set<int> levels;
+  for (std::sregex_iterator at(html.begin(), html.end(), heading), end; at != end; ++at) {
+    const int level = std::stoi((*at)[1]);
+    EXPECT_LE(level, before + 1) << html.substr(static_cast<std::size_t>(at->position()), 80);
+    before = level;
+    levels.insert(level);
+  }
+  EXPECT_EQ(levels, (std::set<int>{1, 2, 3, 4}));
+}
+
 TEST(Page, WeightsAreComparedAfterAsManySteps) {
   json plain = full("plain", 3000, 84);
   json lms = full("lms", 3000, 80);
@@ -130,7 +149,7 @@ TEST(Page, WhatIsNotJudgedSaysWhy) {
   const std::string html =
       page(input_of({made_up("plain", 3000, 84), made_up("lms", 9000, 80)}), "");
   EXPECT_EQ(html.find("✓ reached"), std::string::npos);
-  EXPECT_NE(html.find("not judged: the most that fits in memory was not searched to its end"),
+  EXPECT_NE(html.find("Not judged: the most that fits in memory was not searched to its end"),
             std::string::npos);
   EXPECT_NE(html.find("In memory, nothing above 3000² was tried; LMS runs at 9000²"),
             std::string::npos);
@@ -153,7 +172,7 @@ TEST(Page, TheFloorFollowsFromTheLastStepThatRan) {
     const std::string html =
         page(input_of({made_up("plain", 3000, 84), last, made_up("lms", beyond, 0, outcome)}), "");
     return html.find(
-               "The floor: the largest operator</h4><p>At 8000², batch 1 the largest "
+               "The floor: the largest operator</h3><p>At 8000², batch 1 the largest "
                "operator works on 14.4\u00a0GiB; at 8500², batch 1, where memory did not "
                "suffice, that grows to about 16.3\u00a0GiB, more than the cap of "
                "16\u00a0GiB.") != std::string::npos;
@@ -161,6 +180,63 @@ TEST(Page, TheFloorFollowsFromTheLastStepThatRan) {
   EXPECT_TRUE(floor(8500, "oom"));
   EXPECT_FALSE(floor(8500, "timeout"));
   EXPECT_FALSE(floor(8200, "oom"));  // 15.1 GiB: something else was in the way
+}
+
+TEST(Page, SettingsAndWhatEndedEarlyAreShown) {
+  json plain = full("plain", 3000, 84);
+  json lms = full("lms", 6000, 75);
+  for (json* run : {&plain, &lms}) (*run)["settings"] = {{"slack", "2147483648"}};
+  const std::string alike = page(input_of({plain, lms}), "");
+  EXPECT_NE(alike.find(">Settings besides: slack 2\u00a0GiB<"), std::string::npos);
+  EXPECT_EQ(alike.find("ended after the timed steps, which"), std::string::npos);
+  EXPECT_EQ(alike.find("What to know of runs"), std::string::npos);
+  lms["settings"]["training.lr"] = 0.5;
+  lms["partial"] = true;
+  const std::string html = page(input_of({plain, lms}), "");
+  EXPECT_NE(html.find(">Settings besides: slack 2\u00a0GiB; others differ, see the table<"),
+            std::string::npos);
+  EXPECT_NE(html.find("<td class=\"l\">slack 2\u00a0GiB, training.lr 0.5</td>"), std::string::npos);
+  EXPECT_NE(html.find("2 runs (1 ended after the timed steps)"), std::string::npos);
+  EXPECT_NE(html.find("LMS at 6000², batch 1, cap 16\u00a0GiB: ended after the timed steps, which "
+                      "are kept</li>"),
+            std::string::npos);
+}
+
+TEST(Page, ALinkThatIsTooFastToEmulateIsNotPassedOffAsIt) {
+  json own = full("lms", 6000, 75);
+  json fast = own;
+  fast["link_emulated"] = "nvlink2";
+  fast["link"]["to_device_rate"] = 55e9;
+  json slow = own;
+  slow["link_emulated"] = "pcie3";
+  slow["link"] = {{"to_host_rate", 12e9}, {"to_device_rate", 12e9}};
+  const char* const said =
+      "NVLink 2 (71.4\u00a0GB/s) cannot be emulated here: the machine's own link gives "
+      "55\u00a0GB/s. These runs had that.";
+  const std::string html = page(input_of({made_up("plain", 3000, 84), own, fast, slow}), "");
+  EXPECT_NE(html.find(escape(said)), std::string::npos);
+  EXPECT_NE(html.find(">not NVLink 2<"), std::string::npos);
+  EXPECT_EQ(html.find("NVLink 2 gives"), std::string::npos);
+  EXPECT_EQ(html.find("not PCIe 3"), std::string::npos);
+  fast["link"] = {{"to_host_rate", 71.4e9}, {"to_device_rate", 71.4e9}};
+  const std::string there = page(input_of({made_up("plain", 3000, 84), own, fast, slow}), "");
+  EXPECT_EQ(there.find("not NVLink 2"), std::string::npos);
+  EXPECT_NE(there.find("NVLink 2 gives 1× the rate of PCIe 3"), std::string::npos);
+}
+
+TEST(Page, TheOperatorThatFoundNoRoomIsTheFloor) {
+  json beyond = made_up("lms", 9000, 0, "oom");
+  beyond["message"] =
+      "LMS: out of memory on cuda:0: operator aten::convolution_backward needs at least 13.6 GiB "
+      "(14566348947 bytes) on the device at once. The limit is 16.0 GiB; the smallest limit that "
+      "could work here is 18.1 GiB (19455279104 bytes). Nothing was lost: go on.";
+  const std::string html =
+      page(input_of({made_up("plain", 3000, 84), made_up("lms", 6000, 75), beyond}), "");
+  EXPECT_NE(html.find("At 9000², batch 1 the operator convolution_backward needs 13.6\u00a0GiB at "
+                      "once, and with what cannot leave meanwhile 18.1\u00a0GiB, more than the cap "
+                      "of 16\u00a0GiB."),
+            std::string::npos);
+  EXPECT_EQ(html.find("Nothing was lost"), std::string::npos);
 }
 
 TEST(Page, CopiesAreGivenAsRateAndAsShareOfTheLink) {
