@@ -141,6 +141,9 @@ class _Updates:
         self._places: dict[int, tuple[int, int, int]] = {}
         # The groups that the plain step would not run as list operators, by its own choice.
         self._one_by_one: set[int] = set()
+        # Where the caller makes tensors by default (None: on the CPU), as many optimizers do their
+        # counters. In a backward pass PyTorch does not know it.
+        self._default_device: torch.device | None = None
         # The settings with which the weights of a group were updated in this step.
         self._settings: dict[int, Group] = {}
         # The methods that were there before, by name; None: those of the class.
@@ -172,6 +175,7 @@ class _Updates:
     def attach(self) -> None:
         """Follows the optimizer's groups: hooks for weights that are new (and need gradients),
         none for those that have gone. Checks everything before it changes anything."""
+        self._note_default_device()
         optimizer = self._optimizer()
         places: dict[int, tuple[int, int, int]] = {}
         weights: list[Tensor] = []
@@ -277,13 +281,18 @@ class _Updates:
             copy._optimizer_step_post_hooks = OrderedDict()
             before = dict(copy.__dict__), dict(alone)
         version = weight._version
-        self._update(copy)
+        with self._default_device or contextlib.nullcontext():
+            self._update(copy)
         if weight._version == version:
             # Fused kernels do not count as writes, and a later operator of this backward pass that
             # has saved the weight would then take the new value for the one it saved.
             torch.autograd.graph.increment_version(weight)
         if not self._known:
             _refuse_shared_state(optimizer, copy, alone, *before)
+
+    def _note_default_device(self) -> None:
+        device = torch.get_default_device()
+        self._default_device = None if device.type == "cpu" else device
 
     def _refuse_pre_hooks(self, optimizer: Optimizer) -> None:
         if optimizer._optimizer_step_pre_hooks:
@@ -309,6 +318,7 @@ class _Updates:
                     "with which the plain step updates weights that got no gradient; here they "
                     "are freed. Call zero_grad()"
                 )
+            self._note_default_device()
             self._plain("zero_grad")(set_to_none)
 
         def add_param_group(_: Any, param_group: Group) -> None:
