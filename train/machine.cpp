@@ -115,6 +115,7 @@ lms::torch::Options lms_options(const Settings& settings, const ::torch::Device&
   options.recompute = tristate(settings.recompute);
   options.plan_cache = settings.plan_cache;
   options.drop = settings.drop;
+  options.other_algorithms = settings.other_algorithms;
   return options;
 }
 

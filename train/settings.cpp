@@ -271,6 +271,8 @@ std::vector<Key> make_keys() {
   t.flag_or("recompute", &Settings::recompute, {"auto"}, "plans may compute again what is cheap");
   t.text("plan_cache", &Settings::plan_cache,
          "folder that keeps plans for the next start; auto: the user's folder of caches; off");
+  t.flag("other_algorithms", &Settings::other_algorithms,
+         "convolutions whose first algorithm never fits may take another, with other bits");
   t.flag("plan_at_once", &Settings::plan_at_once, "for tests: the step waits for its plan");
   t.flag("stress", &Settings::stress, "for tests: everything leaves after every operator");
   t.flag("verify", &Settings::verify, "for tests: clean blocks are compared as they leave");

@@ -92,6 +92,7 @@ struct Settings {
   double plan_seconds = 2;
   std::string recompute = "auto";
   std::string plan_cache = "auto";
+  bool other_algorithms = false;
   bool drop = false;
   std::string save_trace;  ///< write the step that was learnt
 

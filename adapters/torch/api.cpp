@@ -32,6 +32,7 @@ void enable(const Options& options) {
   settings.plan_seconds = options.plan_seconds;
   settings.recompute = options.recompute.value_or(!options.device.starts_with("cpu"));
   settings.drop = options.drop;
+  settings.other_algorithms = options.other_algorithms;
   if (options.plan_cache == "auto") {
     settings.plan_cache = PlanCache::default_folder();
   } else if (options.plan_cache != "off") {

@@ -17,9 +17,9 @@ namespace {
 void enable_with(const std::string& device, std::int64_t limit, std::int64_t host_limit,
                  std::int64_t min_block, const std::string& directory, bool stress, bool verify,
                  bool plan, bool plan_at_once, double plan_seconds, bool recompute,
-                 const std::string& plan_cache, bool drop) {
+                 const std::string& plan_cache, bool drop, bool other_algorithms) {
   enable({device, limit, host_limit, min_block, directory, stress, verify, plan, plan_at_once,
-          plan_seconds, recompute, plan_cache, drop});
+          plan_seconds, recompute, plan_cache, drop, other_algorithms});
 }
 
 std::vector<std::string> devices() { return enabled_devices(); }
@@ -141,7 +141,7 @@ TORCH_LIBRARY(lms, m) {
   m.def(
       "enable(str device, int limit, int host_limit, int min_block, str directory, bool stress, "
       "bool verify, bool plan, bool plan_at_once, float plan_seconds, bool recompute, "
-      "str plan_cache, bool drop) -> ()",
+      "str plan_cache, bool drop, bool other_algorithms) -> ()",
       &lms::torch::enable_with);
   m.def("disable(str device) -> ()", &lms::torch::disable);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);

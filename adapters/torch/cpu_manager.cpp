@@ -193,6 +193,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     min_block_ = was_on ? std::min(min_block(), settings.min_block) : settings.min_block;
     limit_ = limit;
     drops_everything_ = settings.stress && settings.drop;
+    other_algorithms_ = settings.other_algorithms;
     EngineLock lock = engine_.lock();
     engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
     if (settings.stress) {

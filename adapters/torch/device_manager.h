@@ -12,12 +12,14 @@
 #include <span>
 #include <string>
 
+#include "adapters/torch/repeatable.h"
 #include "adapters/torch/settings.h"
 #include "engine/engine.h"
 #include "pilot/pilot.h"
 
 namespace lms::torch {
 
+class NormChains;
 class Recipes;
 struct OpInfo;
 
@@ -72,7 +74,9 @@ class DeviceManager {
   virtual bool clear_what_failed() { return false; }
 
   /// What running the operator again takes, in parts of what it took.
-  [[nodiscard]] virtual float replay_cost(const OpInfo& /*info*/) const { return 1; }
+  [[nodiscard]] virtual ReplayCost replay_cost(const OpInfo& /*info*/) const { return {}; }
+  /// Kernels that run several calls of a recipe at once; null: there are none.
+  [[nodiscard]] virtual NormChains* norm_chains() { return nullptr; }
   /// Whoever owns the block's bytes will hear of it when its storage dies.
   [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }
 
@@ -112,13 +116,26 @@ class DeviceManager {
   [[nodiscard]] Bytes limit() const { return limit_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes host_limit() const { return host_limit_.load(std::memory_order_relaxed); }
 
-  std::atomic<std::int64_t> op_retries{0};   ///< operators run again after a reclaim
+  /// The last try of an operator may let its kernel go on with another algorithm: it has several,
+  /// the user allows it, and nothing that has been dropped waits for being computed with the first.
+  [[nodiscard]] bool may_change_algorithm(const OpInfo& info);
+  /// A convolution has gone on with another algorithm, for which see changed_algorithms().
+  void algorithm_was_changed(const OpInfo& info);
+  [[nodiscard]] const ChangedAlgorithms& changed_algorithms() const { return changed_algorithms_; }
+
+  std::atomic<std::int64_t> op_retries{0};  ///< operators run again after a reclaim
+  /// Operators that went on with another algorithm than PyTorch's first choice, to need less.
+  std::atomic<std::int64_t> op_changes{0};
   std::atomic<std::int64_t> list_splits{0};  ///< list operators run in chunks
+  /// Heads of recipes that one kernel has computed.
+  std::atomic<std::int64_t> chains_replayed{0};
 
  protected:
   Pilot pilot_;
   std::unique_ptr<Recipes> recipes_;
   std::atomic<bool> drops_everything_{false};
+  std::atomic<bool> other_algorithms_{false};
+  ChangedAlgorithms changed_algorithms_;
   std::atomic<bool> on_{false};
   std::atomic<Bytes> min_block_{kMiB};
   std::atomic<Bytes> limit_{0};

@@ -36,6 +36,8 @@ struct OpInfo {
   /// pointers.)
   bool completes_results = false;
   std::uint64_t key = 0;  ///< of the operator, the same in every process
+  /// Its kernel is one of several, which take more or less memory beside the results (cuDNN's).
+  bool has_algorithms = false;
 
   static constexpr std::size_t kNoArgument = SIZE_MAX;
   bool random = false;                  ///< it draws random numbers

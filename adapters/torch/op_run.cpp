@@ -98,12 +98,23 @@ DeviceManager* manager_of(const OpInfo& info, const c10::Stack& stack) {
   return nullptr;
 }
 
+class ThriftScope {
+ public:
+  ThriftScope(ThreadState& state, Thrift& thrift) : state_(state) { state_.thrift = &thrift; }
+  ~ThriftScope() { state_.thrift = nullptr; }
+  ThriftScope(const ThriftScope&) = delete;
+  ThriftScope& operator=(const ThriftScope&) = delete;
+
+ private:
+  ThreadState& state_;
+};
+
 /// Tells the pilot of an outermost operator's begin and end, however it ends.
 class Flight {
  public:
   Flight(DeviceManager* manager, const OpInfo& info) : manager_(manager) {
     if (manager_ == nullptr) return;
-    const bool repeatable = repeatable_now(info);
+    const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
     records_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
                                                 manager_->replay_cost(info)) ||
                (repeatable && manager_->drops_everything());
@@ -188,13 +199,37 @@ DeviceManager* call_unless_short(const OpInfo& info, const c10::SafeKernelFuncti
   }
 }
 
+/// The last try, after all that could leave has left: what finds no room now finds none under this
+/// limit. If the user allows it, a convolution then goes on with an algorithm that needs less.
+void call_with_thrift(ThreadState& state, DeviceManager& manager, const OpInfo& info,
+                      const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                      c10::DispatchKeySet keys, c10::Stack& stack) {
+  if (!manager.may_change_algorithm(info)) {
+    kernel.callBoxed(op, keys, &stack);
+    return;
+  }
+  Thrift thrift;
+  try {
+    const ThriftScope scope(state, thrift);
+    kernel.callBoxed(op, keys, &stack);
+  } catch (const c10::Error&) {
+    if (thrift.refused.empty()) throw;
+    // Whatever the kernel says, after all its algorithms, this is why.
+    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                thrift.refused);
+  }
+  if (!thrift.refused.empty()) manager.algorithm_was_changed(info);
+}
+
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                      const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   int tries = 0;
+  DeviceManager* short_of = nullptr;
   // First what is in the way leaves, where that is known; then everything.
   for (bool cleared = true; cleared;) {
     DeviceManager* manager = call_unless_short(info, kernel, op, keys, stack);
     if (manager == nullptr) return;
+    short_of = manager;
     // What the first run's own parts pinned is not needed by the second.
     state.operator_pins.release();
     cleared = tries++ == 0 && manager->clear_what_failed();
@@ -203,7 +238,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     manager->pilot().restart_operator();
     pin_arguments(state, info, stack);
   }
-  kernel.callBoxed(op, keys, &stack);
+  call_with_thrift(state, *short_of, info, kernel, op, keys, stack);
 }
 
 // Apart, and not inlined: GCC 12 merges the two paths' clean-up into one that is wrong for
@@ -232,7 +267,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     std::optional<Draft> draft;
     if (Recipes* recipes = flight.recipes())
       draft = recipes->prepare(info, kernel, op, keys, stack);
-    if (info.may_rerun && pressed()) {
+    if (info.has_algorithms || (info.may_rerun && pressed())) {
       call_with_retry(state, info, kernel, op, keys, stack);
     } else {
       kernel.callBoxed(op, keys, &stack);

@@ -36,6 +36,19 @@ void fill_geometry(const at::Tensor& tensor, TensorSpec& spec) {
   spec.wrapped_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
+/// A convolution whose forward pass is the backward pass of another.
+bool is_transposed(const OpInfo& info, const c10::OperatorHandle& op, const c10::Stack& stack) {
+  if (!info.has_algorithms) return false;
+  if (info.name.find("transpose") != std::string::npos) return true;
+  const auto& arguments = op.schema().arguments();
+  const std::size_t first = stack.size() - arguments.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (arguments[i].name() == "transposed" && value.isBool()) return value.toBool();
+  }
+  return false;
+}
+
 /// Without lock(), whose result may be the last reference, to be destroyed under a lock.
 bool is_same(const std::weak_ptr<Origin>& one, const std::shared_ptr<Origin>& other) {
   return !one.owner_before(other) && !other.owner_before(one);
@@ -145,6 +158,9 @@ std::optional<Draft> Recipes::prepare(const OpInfo& info, const c10::SafeKernelF
   // Within an access scope raw pointers are in use: what is read may be written at any moment.
   if (!repeatable_now(info) || !thread_state().access_scopes.empty()) return std::nullopt;
   if (!manager_.records_here()) return std::nullopt;
+  if (!manager_.changed_algorithms().repeat(info, is_transposed(info, op, stack))) {
+    return std::nullopt;
+  }
   const auto reads = replay_arguments(info, op, stack);
   if (!reads) return std::nullopt;
   Draft draft;

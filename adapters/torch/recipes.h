@@ -43,7 +43,8 @@ class Recipes {
   /// False as long as nothing was ever recorded: then nothing else needs to be called.
   [[nodiscard]] bool any() const { return any_.load(std::memory_order_relaxed); }
 
-  /// Everything has come back, and the hooks go: what has been recorded is forgotten.
+  /// What has been recorded is forgotten: nothing more is dropped because of it. What has been
+  /// dropped already can still be computed again, unless the hooks go.
   void stop() { ++epoch_; }
 
   /// In a child after fork(): nothing is recorded any more, and nothing dropped; locks may be held
@@ -130,6 +131,12 @@ class Recipes {
   static void forget(Origin& origin, Trash& trash);
   Storage run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses, Pins& pins);
   Storage bytes_of(const std::shared_ptr<Origin>& origin, std::uint32_t version, Pins& pins);
+  /// What a tensor other than the recipe's own lies in, pinned.
+  Storage source_of(const TensorSpec& spec, Pins& pins);
+  /// Makes `self`, of `bytes`, by one kernel for the first calls, if there is one. Returns how many
+  /// calls that has taken the place of.
+  std::size_t run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
+                        Storage& self);
   void prune();
   static void pin(c10::StorageImpl& storage, bool writes, Pins& pins);
 

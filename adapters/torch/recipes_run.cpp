@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "adapters/torch/device_manager.h"
+#include "adapters/torch/norm_chain.h"
 #include "adapters/torch/recipes.h"
 #include "adapters/torch/replay.h"
 #include "base/error.h"
@@ -41,6 +42,49 @@ Recipes::Storage Recipes::bytes_of(const std::shared_ptr<Origin>& origin, std::u
   return storage;
 }
 
+Recipes::Storage Recipes::source_of(const TensorSpec& spec, Pins& pins) {
+  if (spec.source == TensorSpec::Source::kOrigin) return bytes_of(spec.origin, spec.version, pins);
+  const Guard guard(mutex_);
+  return share(spec.small->storage);
+}
+
+std::size_t Recipes::run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
+                               Storage& self) {
+  NormChains* const chains = manager_.norm_chains();
+  if (chains == nullptr || !chains->available()) return 0;
+  const auto chain = find_norm_chain(calls, manager_.device());
+  if (!chain || chain->bytes() != bytes || !chains->prepare(*chain)) return 0;
+  Pins inputs;
+  std::vector<Storage> held;  // until the kernel has been queued
+  const auto address_of = [&](const TensorSpec* spec) -> const void* {
+    if (spec == nullptr) return nullptr;
+    const Storage& storage = held.emplace_back(source_of(*spec, inputs));
+    const auto* data = static_cast<const char*>(storage->_mutable_data_ptr_no_checks().get());
+    return data + spec->offset * static_cast<Bytes>(spec->type.itemsize());
+  };
+  NormChainMemory memory;
+  Storage made;
+  try {
+    memory.input = address_of(chain->input);
+    memory.weight = address_of(chain->weight);
+    memory.bias = address_of(chain->bias);
+    memory.mean = address_of(chain->mean);
+    memory.deviation = address_of(chain->deviation);
+    memory.other = address_of(chain->other);
+    const NumericsScope numerics(calls.front()->numerics);
+    made = take_memory(manager_.device(), bytes);
+  } catch (const Shortage&) {
+    return 0;  // one call after the other does not need all of them at once
+  } catch (const c10::OutOfMemoryError&) {
+    return 0;
+  }
+  memory.result = made->_mutable_data_ptr_no_checks().get();
+  if (!chains->launch(*chain, memory)) return 0;
+  ++manager_.chains_replayed;
+  self = std::move(made);
+  return chain->calls;
+}
+
 Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses,
                               Pins& pins) {
   std::vector<std::shared_ptr<const Call>> calls;
@@ -54,29 +98,17 @@ Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector
   const ReplayScope scope(std::move(addresses));
   Storage self;
   if (result == Origin::kNoResult) self = take_memory(manager_.device(), origin->bytes);
-  for (const auto& call : calls) {
+  std::size_t done = 0;
+  if (result == 0) done = run_chain(calls, origin->bytes, self);
+  if (done > 0) pin(*self, /*writes=*/false, pins);
+  for (const auto& call : std::span(calls).subspan(done)) {
     Pins inputs;
     std::vector<Storage> storages;
     for (const TensorSpec& spec : call->tensors) {
-      switch (spec.source) {
-        case TensorSpec::Source::kSelf:
-          storages.push_back(self);
-          break;
-        case TensorSpec::Source::kOrigin:
-          storages.push_back(bytes_of(spec.origin, spec.version, inputs));
-          break;
-        case TensorSpec::Source::kSmall: {
-          const Guard guard(mutex_);
-          storages.push_back(share(spec.small->storage));
-          break;
-        }
-      }
+      storages.push_back(spec.source == TensorSpec::Source::kSelf ? self : source_of(spec, inputs));
     }
     std::vector<Storage> saved;
-    for (const TensorSpec& spec : call->saved) {
-      const Guard guard(mutex_);
-      saved.push_back(share(spec.small->storage));
-    }
+    for (const TensorSpec& spec : call->saved) saved.push_back(source_of(spec, inputs));
     const NumericsScope numerics(call->numerics);
     // The first call makes the storage, the others write it.
     const std::size_t wanted = self ? Origin::kNoResult : result;

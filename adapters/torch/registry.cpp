@@ -7,6 +7,7 @@
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/op_hook.h"
+#include "adapters/torch/op_info.h"
 #include "adapters/torch/recipes.h"
 
 namespace lms::torch {
@@ -157,6 +158,18 @@ DeviceManager::DeviceManager(Engine& engine, PilotDevice& device)
 
 DeviceManager::~DeviceManager() = default;
 
+bool DeviceManager::may_change_algorithm(const OpInfo& info) {
+  if (!info.has_algorithms || !other_algorithms_) return false;
+  EngineLock lock = engine().lock();
+  return engine().stats(lock).dropped.current == 0;
+}
+
+void DeviceManager::algorithm_was_changed(const OpInfo& info) {
+  ++op_changes;
+  changed_algorithms_.add(info);
+  recipes().stop();  // the thread that computes again may remember the change, or not
+}
+
 std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   EngineStats engine;
   {
@@ -188,7 +201,9 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["bytes_in"] = engine.bytes_in;
   stats["operators"] = engine.operators;
   stats["op_retries"] = manager.op_retries.load();
+  stats["op_changes"] = manager.op_changes.load();
   stats["list_splits"] = manager.list_splits.load();
+  stats["replays.fused"] = manager.chains_replayed.load();
   const Pilot::Stats plan = manager.pilot().stats();
   stats["plan.shapes"] = plan.shapes;
   stats["plan.planned"] = plan.planned;

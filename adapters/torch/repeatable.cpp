@@ -96,4 +96,13 @@ bool repeatable_now(const OpInfo& info) {
   return !at::globalContext().benchmarkCuDNN() || info.name.find("conv") == std::string::npos;
 }
 
+void ChangedAlgorithms::add(const OpInfo& info) {
+  const bool backward = info.name.find("backward") != std::string::npos;
+  (backward ? backward_ : forward_) = true;
+}
+
+bool ChangedAlgorithms::repeat(const OpInfo& info, bool transposed) const {
+  return !info.has_algorithms || !(forward_ || (transposed && backward_));
+}
+
 }  // namespace lms::torch

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace lms::torch {
@@ -25,5 +26,19 @@ Rerun rerun_rule(const c10::OperatorHandle& op);
 /// algorithms are chosen by trying them out (torch.backends.cudnn.benchmark), each thread chooses
 /// for itself, so that a convolution could get other bits in the backward pass's.
 bool repeatable_now(const OpInfo& info);
+
+/// Convolutions that went on with another algorithm than PyTorch's first choice, for which the
+/// limit has no room. Their threads do so from then on, until the process ends, and others perhaps
+/// not: which algorithm runs again is not known any more. Thread-safe.
+class ChangedAlgorithms {
+ public:
+  void add(const OpInfo& info);
+  /// `transposed`: a convolution that is the backward pass of another.
+  [[nodiscard]] bool repeat(const OpInfo& info, bool transposed = false) const;
+
+ private:
+  std::atomic<bool> forward_{false};
+  std::atomic<bool> backward_{false};
+};
 
 }  // namespace lms::torch

@@ -65,6 +65,13 @@ struct Replay {
   Bytes take() { return next < addresses.size() ? addresses[next++] : kNoAddress; }
 };
 
+/// An operator that needs more than a device without anything else has: what its kernel asks for
+/// and cannot have is refused with a c10::OutOfMemoryError, so that it may go on with an algorithm
+/// that needs less.
+struct Thrift {
+  std::string refused;  ///< the error of the last refusal; empty: there was none
+};
+
 /// What LMS knows of the calling thread.
 struct ThreadState {
   int depth = 0;                      ///< hooked operators on the stack
@@ -72,6 +79,7 @@ struct ThreadState {
   Pins operator_pins;                 ///< held until the outermost operator ends
   std::vector<Pins> access_scopes;    ///< innermost last
   Replay* replay = nullptr;           ///< that is running
+  Thrift* thrift = nullptr;           ///< under which the outermost operator runs
 };
 
 ThreadState& thread_state() noexcept;
@@ -92,7 +100,8 @@ class Shortage final : public c10::Error {
 
 /// The error of a budget that cannot hold what is needed at once: names the running operator, what
 /// it holds, what is asked for, and the smallest limit that could work. Throws Shortage within an
-/// operator, else c10::OutOfMemoryError.
+/// operator, else c10::OutOfMemoryError; that also where the thread has a Thrift, and the limit,
+/// not the tier below, is too small.
 [[noreturn]] void throw_out_of_memory(DeviceManager& manager, Bytes requested,
                                       const std::string& reason);
 

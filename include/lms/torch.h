@@ -60,6 +60,10 @@ struct Options {
   std::string plan_cache = "auto";
   /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
   bool drop = false;
+  /// Where the algorithm that cuDNN chooses for a convolution needs more memory than the limit has
+  /// for anything, the next one that PyTorch knows may take its place, as in PyTorch without LMS.
+  /// Results then have other bits than on a larger device; by default there is an error instead.
+  bool other_algorithms = false;
 };
 
 /// Starts managing a device; where it is managed already, changes the settings (not `directory`).

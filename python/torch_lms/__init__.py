@@ -66,6 +66,7 @@ def enable(
     plan_seconds: float | None = None,
     recompute: bool | str | None = None,
     plan_cache: str | bool | None = None,
+    other_algorithms: bool | None = None,
     log: str | None = None,
     **unknown: Any,
 ) -> None:
@@ -73,7 +74,8 @@ def enable(
 
     Each setting can also come from a variable (``LMS_LIMIT``, ``LMS_HOST_LIMIT``,
     ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_PLAN``,
-    ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_PLAN_CACHE``, ``LMS_LOG``).
+    ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_PLAN_CACHE``, ``LMS_OTHER_ALGORITHMS``,
+    ``LMS_LOG``).
     An argument beats its variable, which beats the default.
 
     Args:
@@ -98,6 +100,10 @@ def enable(
         plan_cache: folder in which plans are kept, so that the same training begins planned when it
             is started again. By default (``"auto"``) ``lms/plans`` in the user's folder of caches;
             ``"off"``: they are forgotten.
+        other_algorithms: where the algorithm that cuDNN chooses for a convolution needs more memory
+            than the limit has for anything, let the next one that PyTorch knows take its place, as
+            in PyTorch without LMS. Results then have other bits than on a larger device. By default
+            there is an error instead.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
 
     Raises:
@@ -119,6 +125,7 @@ def enable(
             "plan_seconds": plan_seconds,
             "recompute": recompute,
             "plan_cache": plan_cache,
+            "other_algorithms": other_algorithms,
             "log": log,
         }
     )
@@ -145,6 +152,7 @@ def _enable(settings: Settings) -> None:
                 settings.recompute,
                 settings.plan_cache,
                 settings.stress == "drop",
+                settings.other_algorithms,
             )
         except BaseException:
             if fresh and not ops.devices():
@@ -240,6 +248,7 @@ def _current(name: str) -> Settings | None:
         plan_seconds=known.plan_seconds,
         recompute=known.recompute,
         plan_cache=known.plan_cache,
+        other_algorithms=known.other_algorithms,
         log=known.log,
     )
 

@@ -263,6 +263,7 @@ class Settings:
     plan_seconds: float
     recompute: bool
     plan_cache: str
+    other_algorithms: bool
     log: str
 
 
@@ -332,6 +333,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("plan_cache", "LMS_PLAN_CACHE", "auto", lambda v, _: parse_cache(v),
             "folder in which plans are kept for the next start of the same training: auto "
             "(lms/plans in the user's folder of caches), off, or a path"),
+    Setting("other_algorithms", "LMS_OTHER_ALGORITHMS", False, lambda v, _: parse_flag(v),
+            "convolutions whose first algorithm never fits may take another, with other bits"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip

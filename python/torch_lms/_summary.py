@@ -65,6 +65,7 @@ def format_summary(device: str | None, stats: Mapping[str, int]) -> str:
         ("page_ins", "page-ins", False),
         ("operators", "operators seen", False),
         ("op_retries", "operators run again after a reclaim", False),
+        ("op_changes", "operators with another algorithm", False),
         ("list_splits", "list operators split", False),
         ("alloc.freelist", "allocations from the free list", False),
         ("alloc.driver", "allocations from the driver", False),

@@ -74,7 +74,7 @@ BlockUid Pilot::new_uid() noexcept {
 // The stream of operators
 
 bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                           float replay_cost) {
+                           ReplayCost replay_cost) {
   if (!awake() || !options_.enabled) return false;
   static thread_local std::vector<Order> reused;
   std::vector<Order> orders = std::move(reused);

@@ -133,7 +133,7 @@ class Pilot {
   /// Carries out what the plan has before this operator. The engine's lock must not be held. True
   /// if the plan will want the operator to be run again: how is to be recorded.
   bool begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                      float replay_cost = 1);
+                      ReplayCost replay_cost = {});
   /// The running operator, or one nested in it, has pinned these.
   void touch(EngineLock& lock, std::span<const Use> uses);
   /// The running operator failed and is tried again.
@@ -255,7 +255,7 @@ class Pilot {
     OperatorKey key = 0;
     std::string_view name;
     bool repeatable = false;
-    float replay_cost = 1;
+    ReplayCost replay_cost;
     bool running = false;
   } now_;
   /// What is being computed again, and where its allocations are wanted.

@@ -8,6 +8,7 @@
 #include "base/background.h"
 #include "pilot/pilot.h"
 #include "plan/placed_plan.h"
+#include "steps/joined.h"
 
 namespace lms {
 
@@ -84,9 +85,8 @@ void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
     // Copies beside an operator slow it, which plans reckon by themselves: the least that has been
     // seen is nearest to what it takes alone.
     op.ms = script.refined ? std::min(op.ms, ms) : ms;
-    const float cost = script.shape.operators[i].replay_cost;
-    if (cost < 1) op.replay_ms = cost * op.ms;
   }
+  price_replays(script.shape);
   if (script.addresses) {
     // What was there before and nobody uses has been left out of the room.
     for (TraceBlock& block : trace.blocks) {

@@ -64,7 +64,7 @@ void StepLog::make_place() {
 }
 
 void StepLog::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                             float replay_cost) {
+                             ReplayCost replay_cost) {
   if (running_) end_operator();
   make_place();
   const std::uint64_t number = end_++;

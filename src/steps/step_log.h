@@ -22,6 +22,19 @@ class StepFinder;
 /// What an operator is, apart from what it works on: equal in every run of the same code.
 using OperatorKey = std::uint64_t;
 
+/// What running an operator again costs, in parts of its own time.
+struct ReplayCost {
+  float alone = 1;
+  /// As one with what has made the block that it writes, in place: see joined_operators().
+  float joined = 1;
+  /// In chains of operators that are run again as one: 1 begins one, a higher place follows any
+  /// lower one, 0 is none.
+  std::uint8_t place = 0;
+  std::uint8_t operands = 0;  ///< blocks that it reads there beside the one that it writes
+
+  bool operator==(const ReplayCost&) const = default;
+};
+
 /// One outermost operator as it was seen.
 struct LoggedOperator {
   struct Touch {
@@ -41,7 +54,7 @@ struct LoggedOperator {
   /// operator before ended. Equal if all these are.
   std::uint64_t signature = 0;
   bool repeatable = false;
-  float replay_cost = 1;      ///< of running it again, in parts of its own time
+  ReplayCost replay_cost;
   std::uint32_t name = 0;     ///< StepLog::name_of
   double ms = 0;              ///< filled in later, see StepLog::set_ms
   std::span<Touch> touches;   ///< in the order in which they happened, nested operators' included
@@ -61,7 +74,7 @@ class StepLog {
   StepLog& operator=(StepLog&&) noexcept;
 
   void begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                      float replay_cost = 1);
+                      ReplayCost replay_cost = {});
   /// The running operator uses the block. A block never heard of was there before, one that
   /// is known keeps the size that it was made with.
   void touch(BlockUid block, Bytes bytes, bool writes);
@@ -176,7 +189,7 @@ struct StepShape {
     /// own results, by operators nested in it, are not.
     std::vector<LoggedOperator::Touch> touches;
     std::vector<Allocation> allocations;  ///< in order
-    float replay_cost = 1;                ///< as of LoggedOperator
+    ReplayCost replay_cost;
   };
   Trace trace;
   std::vector<Operator> operators;  ///< beside trace.operators

@@ -116,6 +116,8 @@ class Try {
     if (spec_.method == "lms-swap") options.recompute = false;
     // Every try plans for itself.
     options.plan_cache = "off";
+    // As plain PyTorch does: the largest size is to be that of the tensors, not of a workspace.
+    options.other_algorithms = true;
     lms_.emplace(options);
     record_.limit = of(stats(), "limit");
     if (spec_.link.empty()) return;
@@ -215,6 +217,11 @@ class Try {
       }
       if (const std::int64_t left = grown("plan.divergences"); left > 0) {
         add_message(std::to_string(left) + " times the timed steps left the plan");
+      }
+      if (const std::int64_t changed = of(now, "op_changes"); changed > 0) {
+        add_message(
+            std::to_string(changed) +
+            " convolutions took another algorithm, for the first one's workspace never fits");
       }
     } else {
       for (const auto& [source, now] : allocation_sources(machine_->device())) {

@@ -45,14 +45,32 @@ at::Tensor& flaky_in_place(at::Tensor& x) {
   return x.mul_(2);
 }
 
-/// As cuDNN does it: without memory for the workspace, another algorithm.
+/// As cuDNN does it: without memory for the workspace, another algorithm, which this thread
+/// remembers.
+thread_local bool remembered = false;
 at::Tensor falls_back(const at::Tensor& x) {
+  ++calls;
+  if (remembered) return x.mul(3);
   try {
     const at::Tensor workspace = at::empty({2 * kMiB}, at::kByte);
     return x.mul(2);
   } catch (const c10::OutOfMemoryError&) {
+    remembered = true;
     return x.mul(3);
   }
+}
+
+/// It has only algorithms that need too much, and an error of its own for that.
+at::Tensor never_fits(const at::Tensor& x) {
+  for (const std::int64_t workspace : {8 * kMiB, 2 * kMiB}) {
+    try {
+      (void)at::empty({workspace}, at::kByte);
+      return x.mul(2);
+    } catch (const c10::OutOfMemoryError&) {
+      continue;
+    }
+  }
+  TORCH_CHECK(false, "no algorithm was found");
 }
 
 at::Tensor outer(const at::Tensor& x) {
@@ -67,6 +85,8 @@ TORCH_LIBRARY_FRAGMENT(aten, m) {
   m.def("_lms_test_flaky_random(Tensor x) -> Tensor", {at::Tag::nondeterministic_seeded});
   m.def("_lms_test_outer(Tensor x) -> Tensor");
   m.def("_lms_test_falls_back(Tensor x) -> Tensor");
+  m.def("_lms_test_conv_falls_back(Tensor x) -> Tensor");
+  m.def("_lms_test_conv_never_fits(Tensor x) -> Tensor");
   m.def("_lms_test_flaky_(Tensor(a!) x) -> Tensor(a!)");
 }
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
@@ -74,6 +94,8 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("_lms_test_flaky_random", &lms::torch::flaky);
   m.impl("_lms_test_outer", &lms::torch::outer);
   m.impl("_lms_test_falls_back", &lms::torch::falls_back);
+  m.impl("_lms_test_conv_falls_back", &lms::torch::falls_back);
+  m.impl("_lms_test_conv_never_fits", &lms::torch::never_fits);
   m.impl("_lms_test_flaky_", &lms::torch::flaky_in_place);
 }
 TORCH_LIBRARY(lms_retry_test, m) { m.def("flaky(Tensor x) -> Tensor"); }
@@ -89,7 +111,10 @@ class OpRetry : public ::testing::Test {
     failure = how;
     calls = 0;
   }
-  void TearDown() override { failures = 0; }
+  void TearDown() override {
+    failures = 0;
+    remembered = false;
+  }
 
   /// Evicts something: from then on operators keep what it takes to run them again.
   void press() {
@@ -130,6 +155,39 @@ TEST_F(OpRetry, AKernelMayNotGoOnWithAnotherAlgorithm) {
   EXPECT_TRUE(all_may_leave()) << "the error left pins";
   managed.set_limit(8 * kMiB);
   EXPECT_EQ(bytes_of(call(op, {x})[0].toTensor()), doubled);
+}
+
+TEST_F(OpRetry, AConvolutionGoesOnWithAnotherAlgorithmWhereTheFirstNeverFits) {
+  const auto op = find_operator("aten::_lms_test_conv_falls_back");
+  const std::string tripled = bytes_of(x.mul(3));
+  managed.set_limit(8 * kMiB);
+  EXPECT_EQ(bytes_of(call(op, {x})[0].toTensor()), doubled);
+  EXPECT_EQ(managed.count("op_changes"), 0) << "it fits";
+  managed.set_limit(kMiB);
+  EXPECT_THROW(call(op, {x}), c10::OutOfMemoryError) << "nobody allowed it";
+  EXPECT_FALSE(remembered);
+  managed.allow_other_algorithms();
+  calls = 0;
+  EXPECT_EQ(bytes_of(call(op, {x})[0].toTensor()), tripled);
+  EXPECT_EQ(managed.count("op_changes"), 1);
+  EXPECT_GT(calls, 1) << "not before everything has left";
+  calls = 0;
+  EXPECT_EQ(bytes_of(call(op, {x})[0].toTensor()), tripled);
+  EXPECT_EQ(calls, 1) << "the thread remembers";
+  EXPECT_TRUE(all_may_leave());
+}
+
+TEST_F(OpRetry, WithoutAnAlgorithmThatFitsTheErrorIsOurs) {
+  managed.allow_other_algorithms();
+  try {
+    call(find_operator("aten::_lms_test_conv_never_fits"), {x});
+    FAIL() << "it cannot fit";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_NE(error.msg().find("_lms_test_conv_never_fits needs at least 2."), std::string::npos)
+        << error.msg();
+  }
+  EXPECT_EQ(managed.count("op_changes"), 0);
+  EXPECT_TRUE(all_may_leave()) << "the error left pins";
 }
 
 TEST_F(OpRetry, ASecondFailureIsTheCallers) {

@@ -73,6 +73,24 @@ TEST(Repeatable, ConvolutionsNotWhileAlgorithmsAreTried) {
   context.setBenchmarkCuDNN(before);
 }
 
+TEST(Repeatable, NoConvolutionsAfterOneHasChangedItsAlgorithm) {
+  const auto info = [](const char* name) {
+    return describe(find_operator(name), c10::DispatchKey::CUDA);
+  };
+  const auto product = info("aten::mm");
+  const auto convolution = info("aten::convolution");
+  ChangedAlgorithms changed;
+  const auto repeat = [&] {
+    return std::vector{changed.repeat(product), changed.repeat(convolution),
+                       changed.repeat(convolution, /*transposed=*/true)};
+  };
+  EXPECT_EQ(repeat(), (std::vector{true, true, true}));
+  changed.add(info("aten::convolution_backward"));
+  EXPECT_EQ(repeat(), (std::vector{true, true, false}));
+  changed.add(convolution);
+  EXPECT_EQ(repeat(), (std::vector{true, false, false}));
+}
+
 TEST(Numerics, HoldForAScopeAndAreAsBeforeAfterIt) {
   at::Context& context = at::globalContext();
   context.setFloat32MatmulPrecision("highest");

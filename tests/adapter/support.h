@@ -42,6 +42,10 @@ class ManagedCpu {
   [[nodiscard]] std::int64_t count(const std::string& key) const {
     return stat(key) - before_.at(key);
   }
+  void allow_other_algorithms() {
+    settings_.other_algorithms = true;
+    enable_device("cpu", settings_);
+  }
   void set_limit(Bytes limit) {
     settings_.limit = limit;
     enable_device("cpu", settings_);

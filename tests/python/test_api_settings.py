@@ -76,6 +76,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "LMS_PLAN_SECONDS": "0.5",
         "LMS_RECOMPUTE": "on",
         "LMS_PLAN_CACHE": str(tmp_path / "plans"),
+        "LMS_OTHER_ALGORITHMS": "on",
         "LMS_LOG": "debug",
     }
     assert set(values) == {setting.variable for setting in _settings.TABLE}
@@ -91,6 +92,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         plan_seconds=0.5,
         recompute=True,
         plan_cache=str(tmp_path / "plans"),
+        other_algorithms=True,
         log="debug",
     )
 

@@ -53,7 +53,8 @@ void CudaBlock::forgotten() noexcept {
 CudaManager::CudaManager(int index)
     : DeviceManager(engine_, *this),
       device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
-      engine_({}, *this, std::make_unique<LruPolicy>(), this) {
+      engine_({}, *this, std::make_unique<LruPolicy>(), this),
+      norm_kernels_(index) {
   arenas().at(static_cast<std::size_t>(index)) = this;
 }
 
@@ -118,6 +119,7 @@ void CudaManager::start(const Settings& settings) {
   }
   strict_ = settings.limit >= 0;
   drops_everything_ = settings.stress && settings.drop;
+  other_algorithms_ = settings.other_algorithms;
   on_ = true;
   engine_.make_room(lock, 0);
   lock.unlock();
@@ -351,6 +353,7 @@ void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
   stats["arena.joins"] = arena_ ? arena_->joins() : 0;
   stats["arena.misplaced"] = misplaced_.load();
+  stats["replays.fused_failed"] = norm_kernels_.failures();
   if (!host_) return;
   const auto host = host_->stats();
   stats["host.bytes.current"] = host.used;

@@ -1,0 +1,198 @@
+#include "adapters/torch/norm_chain.h"
+
+#include <limits>
+#include <vector>
+
+namespace lms::torch {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+/// The strides of dimensions of one element say nothing.
+bool same_layout(const TensorSpec& one, const TensorSpec& other) {
+  if (one.sizes != other.sizes || one.strides.size() != other.strides.size()) return false;
+  for (std::size_t i = 0; i < one.sizes.size(); ++i) {
+    if (one.sizes[i] != 1 && one.strides[i] != other.strides[i]) return false;
+  }
+  return true;
+}
+
+/// True if memory has the elements side by side, the dimensions of `order` from the inside out.
+bool dense_in(const TensorSpec& spec, const std::vector<std::size_t>& order) {
+  std::int64_t stride = 1;
+  for (const std::size_t dimension : order) {
+    if (spec.sizes[dimension] != 1 && spec.strides[dimension] != stride) return false;
+    stride *= spec.sizes[dimension];
+  }
+  return true;
+}
+
+bool is_contiguous(const TensorSpec& spec) {
+  std::vector<std::size_t> order(spec.sizes.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
+  return dense_in(spec, order);
+}
+
+bool is_channels_last(const TensorSpec& spec) {
+  return spec.sizes.size() == 4 && dense_in(spec, {1, 3, 2, 0});
+}
+
+/// Its bytes are what the elements are, and lie on the device.
+bool is_plain_on(const TensorSpec& spec, c10::Device device) {
+  const auto backend =
+      device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+  return spec.keys.has_backend(backend) && !spec.keys.has(c10::DispatchKey::Conjugate) &&
+         !spec.keys.has(c10::DispatchKey::Negative) && !spec.wrapped_number && spec.offset >= 0;
+}
+
+c10::ScalarType type_of(const TensorSpec& spec) { return c10::typeMetaToScalarType(spec.type); }
+
+bool is(const Call& call, const char* name, const char* overload) {
+  const auto& full = call.op->operator_name();
+  return full.name == name && full.overload_name == overload;
+}
+
+/// One value a channel, side by side.
+bool is_of_channels(const TensorSpec& spec, std::int64_t channels, c10::Device device) {
+  return is_plain_on(spec, device) && spec.sizes == Sizes{channels} && is_contiguous(spec);
+}
+
+/// The tensor that is argument number `at`; null if it is another kind of argument, or undefined.
+const TensorSpec* tensor_at(const Call& call, std::size_t at) {
+  if (at >= call.arguments.size()) return nullptr;
+  const Call::Argument& argument = call.arguments[at];
+  if (argument.kind != Call::Argument::Kind::kTensor || argument.tensors.front() < 0) {
+    return nullptr;
+  }
+  return &call.tensors[static_cast<std::size_t>(argument.tensors.front())];
+}
+
+bool is_none(const Call& call, std::size_t at) {
+  const Call::Argument& argument = call.arguments[at];
+  if (argument.kind == Call::Argument::Kind::kTensor) return argument.tensors.front() < 0;
+  return argument.kind == Call::Argument::Kind::kValue && argument.value.isNone();
+}
+
+class Finder {
+ public:
+  Finder(std::span<const std::shared_ptr<const Call>> calls, c10::Device device)
+      : calls_(calls), device_(device) {}
+
+  std::optional<NormChain> find() {
+    if (calls_.size() < 2 || !takes_norm(*calls_[0])) return std::nullopt;
+    chain_.calls = 1;
+    if (takes_add(*calls_[1])) chain_.calls = 2;
+    if (chain_.calls < calls_.size() && takes_relu(*calls_[chain_.calls])) ++chain_.calls;
+    if (chain_.calls == 1) return std::nullopt;
+    return chain_;
+  }
+
+ private:
+  bool takes_norm(const Call& call) {
+    using c10::ScalarType;
+    if (!is(call, "aten::native_batch_norm", "") || call.saved.size() != 2) return false;
+    chain_.input = tensor_at(call, 0);
+    if (chain_.input == nullptr || chain_.input->source == TensorSpec::Source::kSelf) return false;
+    const TensorSpec& input = *chain_.input;
+    chain_.type = type_of(input);
+    if (chain_.type != ScalarType::Float && chain_.type != ScalarType::BFloat16 &&
+        chain_.type != ScalarType::Half) {
+      return false;
+    }
+    if (!is_plain_on(input, device_) || input.sizes.size() < 2 || !takes_geometry(input)) {
+      return false;
+    }
+    const auto channels = input.sizes[1];
+    for (const TensorSpec& spec : call.saved) {
+      if (type_of(spec) != ScalarType::Float || !is_of_channels(spec, channels, device_)) {
+        return false;
+      }
+    }
+    chain_.mean = &call.saved[0];
+    chain_.deviation = &call.saved[1];
+    return takes_parameter(call, 1, channels, chain_.weight) &&
+           takes_parameter(call, 2, channels, chain_.bias);
+  }
+
+  bool takes_geometry(const TensorSpec& input) {
+    // PyTorch counts in 64 bits beyond that, with another kernel.
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    std::int64_t elements = 1;
+    for (const std::int64_t size : input.sizes) {
+      if (size <= 0 || size >= kMost) return false;
+      elements *= size;
+      if (elements >= kMost) return false;
+    }
+    const std::int64_t channels = input.sizes[1];
+    std::int64_t plane = 1;
+    if (is_contiguous(input)) {
+      plane = elements / (input.sizes[0] * channels);
+    } else if (!is_channels_last(input)) {
+      return false;
+    }
+    chain_.elements = static_cast<std::uint32_t>(elements);
+    chain_.channels = static_cast<std::uint32_t>(channels);
+    chain_.plane = static_cast<std::uint32_t>(plane);
+    return true;
+  }
+
+  bool takes_parameter(const Call& call, std::size_t at, std::int64_t channels,
+                       const TensorSpec*& taken) {
+    if (at >= call.arguments.size()) return false;
+    taken = tensor_at(call, at);
+    if (taken == nullptr) return is_none(call, at);
+    const c10::ScalarType type = type_of(*taken);
+    if (type != chain_.type && type != c10::ScalarType::Float) return false;
+    if (chain_.parameters != c10::ScalarType::Undefined && chain_.parameters != type) return false;
+    chain_.parameters = type;
+    return taken->source != TensorSpec::Source::kSelf && is_of_channels(*taken, channels, device_);
+  }
+
+  /// The call's first argument is all of what the batch norm has made.
+  [[nodiscard]] bool on_result(const Call& call) const {
+    const TensorSpec* self = tensor_at(call, 0);
+    return self != nullptr && self->source == TensorSpec::Source::kSelf && self->offset == 0 &&
+           self->type == chain_.input->type && is_plain_on(*self, device_) &&
+           same_layout(*self, *chain_.input);
+  }
+
+  bool takes_add(const Call& call) {
+    if (!is(call, "aten::add_", "Tensor") || call.arguments.size() != 3 || !on_result(call)) {
+      return false;
+    }
+    const TensorSpec* other = tensor_at(call, 1);
+    if (other == nullptr || other->source == TensorSpec::Source::kSelf ||
+        other->type != chain_.input->type || !is_plain_on(*other, device_) ||
+        !same_layout(*other, *chain_.input)) {
+      return false;
+    }
+    const c10::IValue& alpha = call.arguments[2].value;
+    const bool one =
+        (alpha.isInt() && alpha.toInt() == 1) || (alpha.isDouble() && alpha.toDouble() == 1.0);
+    if (call.arguments[2].kind != Call::Argument::Kind::kValue || !one) return false;
+    chain_.other = other;
+    return true;
+  }
+
+  bool takes_relu(const Call& call) {
+    if (!is(call, "aten::relu_", "") || !on_result(call)) return false;
+    return chain_.relu = true;
+  }
+
+  std::span<const std::shared_ptr<const Call>> calls_;
+  c10::Device device_;
+  NormChain chain_;
+};
+
+}  // namespace
+
+Bytes NormChain::bytes() const {
+  return static_cast<Bytes>(elements) * static_cast<Bytes>(c10::elementSize(type));
+}
+
+std::optional<NormChain> find_norm_chain(std::span<const std::shared_ptr<const Call>> calls,
+                                         c10::Device device) {
+  return Finder(calls, device).find();
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,191 @@
+// Which operators are run again as one with what has made the block that they write.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "steps/joined.h"
+
+namespace lms::testing {
+namespace {
+
+constexpr ReplayCost kNorm{.alone = 0.5F, .place = 1};
+constexpr ReplayCost kAdd{.joined = 0.25F, .place = 2, .operands = 1};
+constexpr ReplayCost kRelu{.joined = 0, .place = 3};
+constexpr Bytes kBytes = 100;
+
+/// A step, operator by operator, each of which takes 8 ms.
+class Step {
+ public:
+  TraceBlockId weight(Bytes bytes = kBytes) { return builder_.existing(bytes); }
+  TraceBlockId makes(const ReplayCost& cost, std::vector<TraceBlockId> reads, int results = 1) {
+    run(cost, std::move(reads), {});
+    TraceBlockId first = 0;
+    for (int i = 0; i < results; ++i) {
+      const TraceBlockId made = builder_.result(kBytes);
+      if (i == 0) first = made;
+    }
+    return first;
+  }
+  void writes(const ReplayCost& cost, TraceBlockId block, std::vector<TraceBlockId> reads = {}) {
+    reads.push_back(block);
+    run(cost, std::move(reads), {block});
+  }
+  void run(const ReplayCost& cost, std::vector<TraceBlockId> reads,
+           std::vector<TraceBlockId> writes, bool repeatable = true) {
+    builder_.run("op", std::move(reads), std::move(writes), 8);
+    if (repeatable) builder_.repeatable();
+    StepShape::Operator& beside = operators_.emplace_back();
+    beside.replay_cost = cost;
+  }
+  [[nodiscard]] StepShape shape() const {
+    StepShape result;
+    result.trace = builder_.build();
+    result.operators = operators_;
+    return result;
+  }
+  /// A letter an operator: joined or not.
+  [[nodiscard]] std::string joined() const {
+    std::string letters;
+    for (const bool one : joined_operators(shape())) letters += one ? 'j' : '-';
+    return letters;
+  }
+  TraceBuilder& builder() { return builder_; }
+
+ private:
+  TraceBuilder builder_;
+  std::vector<StepShape::Operator> operators_;
+};
+
+TEST(StepsJoined, WhatFollowsInPlaceInOrder) {
+  Step step;
+  const auto x = step.weight();
+  const auto y = step.makes(kNorm, {x});
+  step.writes(kAdd, y, {x});
+  step.writes(kRelu, y);
+  const auto z = step.makes(kNorm, {y});
+  step.writes(kRelu, z);
+  EXPECT_EQ(step.joined(), "-jj-j");
+}
+
+TEST(StepsJoined, ReadersInBetweenDoNotMatter) {
+  Step step;
+  const auto x = step.weight();
+  const auto y = step.makes(kNorm, {x});
+  (void)step.makes({}, {y});
+  step.writes(kRelu, y);
+  EXPECT_EQ(step.joined(), "--j");
+}
+
+TEST(StepsJoined, ChainsOfTwoBlocksMayCross) {
+  Step step;
+  const auto x = step.weight();
+  const auto y = step.makes(kNorm, {x});
+  const auto z = step.makes(kNorm, {x});
+  step.writes(kAdd, z, {y});
+  step.writes(kRelu, y);
+  step.writes(kRelu, z);
+  EXPECT_EQ(step.joined(), "--jjj");
+}
+
+TEST(StepsJoined, OnlyOnceAndNotBackwards) {
+  Step step;
+  const auto x = step.weight();
+  const auto y = step.makes(kNorm, {x});
+  step.writes(kRelu, y);
+  step.writes(kRelu, y);
+  const auto z = step.makes(kNorm, {x});
+  step.writes(kRelu, z);
+  step.writes(kAdd, z, {x});
+  step.writes(kRelu, z);
+  EXPECT_EQ(step.joined(), "-j--j--");
+}
+
+TEST(StepsJoined, NotAfterAnotherWriter) {
+  Step step;
+  const auto x = step.weight();
+  const auto y = step.makes(kNorm, {x});
+  step.writes({}, y);
+  step.writes(kRelu, y);
+  EXPECT_EQ(step.joined(), "---");
+}
+
+TEST(StepsJoined, NotWhereNoChainBegins) {
+  Step step;
+  const auto x = step.weight();
+  const auto y = step.makes({}, {x});
+  step.writes(kRelu, y);
+  step.writes(kRelu, x);
+  const auto z = step.makes(kNorm, {x}, 2);  // which of both?
+  step.writes(kRelu, z);
+  EXPECT_EQ(step.joined(), "-----");
+}
+
+TEST(StepsJoined, NotWithOtherOperands) {
+  Step step;
+  const auto x = step.weight();
+  const auto small = step.weight(kBytes / 2);
+  const auto a = step.makes(kNorm, {x});
+  step.writes(kAdd, a);  // a number, or itself
+  const auto b = step.makes(kNorm, {x});
+  step.writes(kAdd, b, {small});
+  const auto c = step.makes(kNorm, {x});
+  step.writes(kAdd, c, {a, b});
+  const auto d = step.makes(kNorm, {x});
+  step.writes(kRelu, d, {x});
+  EXPECT_EQ(step.joined(), "--------");
+}
+
+TEST(StepsJoined, NotWhatDoesMore) {
+  Step step;
+  const auto x = step.weight();
+  const auto a = step.makes(kNorm, {x});
+  step.run(kRelu, {a}, {a});
+  (void)step.builder().result(kBytes);
+  const auto b = step.makes(kNorm, {x});
+  step.run(kRelu, {b, x}, {b, x});
+  const auto c = step.makes(kNorm, {x});
+  step.run(kRelu, {c}, {c}, /*repeatable=*/false);
+  step.run(kNorm, {x}, {}, /*repeatable=*/false);
+  const auto d = step.builder().result(kBytes);
+  step.writes(kRelu, d);
+  EXPECT_EQ(step.joined(), "--------");
+}
+
+TEST(StepsJoined, PricesAreThoseOfTheChain) {
+  Step step;
+  const auto x = step.weight();
+  const auto y = step.makes(kNorm, {x});
+  step.writes(kAdd, y, {x});
+  step.writes(kRelu, y);
+  step.writes(kRelu, y);
+  step.writes({}, y);
+  StepShape shape = step.shape();
+  price_replays(shape);
+  std::vector<double> again;
+  for (const TraceOperator& op : shape.trace.operators) again.push_back(op.again_ms());
+  EXPECT_EQ(again, (std::vector<double>{4, 2, 0, 8, 8}));
+}
+
+TEST(StepsJoined, TheLogKeepsTheCosts) {
+  StepLog log;
+  for (BlockUid run = 0; run < 3; ++run) {
+    const BlockUid block = 10 + run;
+    log.begin_operator(1, "norm", true, kNorm);
+    log.alloc(block, kBytes);
+    log.end_operator();
+    log.begin_operator(2, "relu", true, kRelu);
+    log.touch(block, kBytes, true);
+    log.end_operator();
+    log.release(block);
+  }
+  const StepShape shape = make_shape(log, {4, 6});
+  ASSERT_EQ(shape.operators.size(), 2U);
+  EXPECT_EQ(shape.operators[0].replay_cost, kNorm);
+  EXPECT_EQ(shape.operators[1].replay_cost, kRelu);
+  EXPECT_EQ(joined_operators(shape), (std::vector<bool>{false, true}));
+}
+
+}  // namespace
+}  // namespace lms::testing
