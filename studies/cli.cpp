@@ -171,6 +171,7 @@ std::string self() {
 }
 
 struct Arguments {
+  std::string only;
   std::string budget;
   std::string timeout = "180s";
   std::string folder = kDefaultRecipes;
@@ -186,10 +187,10 @@ void add_driver_options(CLI::App* command, Arguments& arguments) {
   command->add_option("--budget", arguments.budget,
                       "no try is begun that would not be done by then: 480s, 8m");
   command->add_option("--timeout", arguments.timeout, "of one try")->capture_default_str();
-  command
-      ->add_option("--only", arguments.driver.only,
-                   "tries alone whose study/series/method has this in it: B3/, /lms, resolution")
-      ->delimiter(',');
+  // One word, not all that follow: settings may come after it.
+  command->add_option("--only", arguments.only,
+                      "tries alone whose study/series/method has this in it: B3/, /lms, resolution; "
+                      "or A,B,…");
   command->add_option("--priority", arguments.driver.most_priority,
                       "leave out tries of a higher number: 1 are those of the published figures");
   command->add_flag("--list", arguments.driver.list, "say what is left, and how long it may take");
@@ -201,6 +202,7 @@ int drive(const std::vector<Recipe>& recipes, Arguments& arguments, std::FILE* o
   DriverOptions& options = arguments.driver;
   if (!arguments.budget.empty()) options.budget = seconds_of(arguments.budget);
   options.timeout = seconds_of(arguments.timeout);
+  if (!arguments.only.empty()) options.only = parts(arguments.only);
   if (!options.settings.contains("commit")) {
     const std::string known = commit();
     if (!known.empty()) options.settings["commit"] = known;

@@ -168,7 +168,7 @@ class Try {
       const bool planned = grown("plan.steps") > 0 && grown("plan.divergences") == 0;
       const bool moved = grown("evictions") > 0 || grown("drops") > 0 || grown("page_ins") > 0;
       followed = planned && of(now, "plan.refined") > 0 ? followed + 1 : 0;
-      quiet = !moved && of(now, "plan.shapes") > 0 ? quiet + 1 : 0;
+      quiet = !moved ? quiet + 1 : 0;
       const std::int64_t wanted = took > kLongStep ? 1 : std::max<std::int64_t>(1, spec_.warmup);
       if (followed >= wanted || quiet >= wanted + 1) return;
       if (i + 1 >= spec_.settle || since(begin) + took > spec_.settle_seconds) {

@@ -348,6 +348,14 @@ TEST(Program, SearchesAndSweeps) {
   EXPECT_EQ(
       program({"bench", "studies", "--recipes", LMS_BENCH_RECIPES, "--list", "--budget", "nan"}),
       kBadInput);
+  const auto listed = [&](const std::string& only, const std::string& setting) {
+    return program({"bench", "studies", "--recipes", LMS_BENCH_RECIPES, "--list", "--out", out,
+                    "--only", only, setting});
+  };
+  EXPECT_EQ(listed("B3/,B4/", "host_budget=1GiB"), kDone);
+  EXPECT_EQ(read(folder / "log").find("B2"), std::string::npos);
+  EXPECT_NE(read(folder / "log").find("B4"), std::string::npos);
+  EXPECT_EQ(listed("B3/", "host_bugdet=1GiB"), kBadInput) << "what follows --only is a setting";
   EXPECT_EQ(program({"bench", "study", folder / "none.toml"}), kBadInput);
   EXPECT_EQ(program({"bench", "--help"}), kDone);
   EXPECT_EQ(program({"bench", "dance"}), kBadInput);
