@@ -48,7 +48,8 @@ def generator(case: Case) -> torch.Generator:
 def any_bits(count: int, dtype: torch.dtype, random: torch.Generator) -> Tensor:
     """Numbers of which every other is any: NaNs of all kinds, infinities, denormals, zeros."""
     size = 8 * dtype.itemsize
-    drawn = torch.randint(-(2 ** (size - 1)), 2 ** (size - 1), (count,), generator=random)
+    end = min(2 ** (size - 1), 2**63 - 1)
+    drawn = torch.randint(-(2 ** (size - 1)), end, (count,), generator=random)
     numbers = drawn.to(BITS[dtype.itemsize]).view(dtype)
     numbers[::2] = torch.randn(numbers[::2].shape, generator=random).to(dtype)
     special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-40]).to(dtype)

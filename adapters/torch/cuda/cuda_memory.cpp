@@ -164,6 +164,11 @@ c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted,
     }
     if (!evict) return {};
     if (!clear_cheapest(size)) {
+      // Whatever stretch it would be, something that may not leave lies in it.
+      if (void* data = arena_->take_in_pieces(size, uid)) {
+        ++from_reclaim_;
+        return whole(data);
+      }
       // What lies outside the arena is in the way of its growth.
       EngineLock lock = engine_.lock();
       const Bytes left = engine_.reclaim(lock, size);

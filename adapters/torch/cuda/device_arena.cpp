@@ -58,6 +58,37 @@ Bytes DeviceArena::side_by_side(const std::vector<std::uint32_t>& chunks) {
 
 void* DeviceArena::take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid) {
   const Guard guard(mutex_);
+  return put_on(pages, size, uid);
+}
+
+void* DeviceArena::take_in_pieces(Bytes size, BlockUid uid) {
+  const Guard guard(mutex_);
+  const std::vector<std::uint32_t> pages = free_pages(size);
+  return pages.empty() ? nullptr : put_on(pages, size, uid);
+}
+
+/// So many of the window's whole pages of which nothing is taken, or none.
+std::vector<std::uint32_t> DeviceArena::free_pages(Bytes size) {
+  const Bytes page = memory_.chunk();
+  const auto wanted = static_cast<std::size_t>((size + page - 1) / page);
+  std::vector<std::uint32_t> pages;
+  Bytes from = 0;  // of the window
+  const auto add_until = [&](Bytes end) {
+    for (Bytes at = round_up(from, page); at + page <= end && pages.size() < wanted; at += page) {
+      pages.push_back(static_cast<std::uint32_t>(at / page));
+    }
+  };
+  map_.for_each([&](Bytes address, Bytes taken) {
+    if (address < base_) return;
+    add_until(address - base_);
+    from = address - base_ + taken;
+  });
+  add_until(map_.capacity() - base_);
+  if (pages.size() < wanted) pages.clear();
+  return pages;
+}
+
+void* DeviceArena::put_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid) {
   const Bytes page = memory_.chunk();
   std::vector<std::pair<Bytes, Bytes>> pieces;
   std::vector<std::uint32_t> chunks;

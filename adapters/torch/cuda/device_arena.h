@@ -53,6 +53,9 @@ class DeviceArena {
   void* take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid);
   /// Takes the best fit, or returns null.
   void* take(Bytes size, BlockUid uid);
+  /// Takes free pages of the window, wherever they are, or returns null: for what no free stretch is
+  /// long enough for.
+  void* take_in_pieces(Bytes size, BlockUid uid);
   /// What is known of it; nothing if nothing lies there.
   std::optional<Stay> look(const void* data);
   /// Frees. From now on the main stream may write there: its waits must have been queued.
@@ -108,6 +111,8 @@ class DeviceArena {
   void reset_peak();
 
  private:
+  void* put_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid);
+  [[nodiscard]] std::vector<std::uint32_t> free_pages(Bytes size);
   void* register_stay(Bytes address, Bytes size, BlockUid uid);
   void* register_at(Bytes address, Bytes size, BlockUid uid);
   bool back(Bytes address, Bytes size);
