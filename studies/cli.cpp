@@ -188,9 +188,10 @@ void add_driver_options(CLI::App* command, Arguments& arguments) {
                       "no try is begun that would not be done by then: 480s, 8m");
   command->add_option("--timeout", arguments.timeout, "of one try")->capture_default_str();
   // One word, not all that follow: settings may come after it.
-  command->add_option("--only", arguments.only,
-                      "tries alone whose study/series/method has this in it: B3/, /lms, resolution; "
-                      "or A,B,…");
+  command->add_option(
+      "--only", arguments.only,
+      "tries alone whose study/series/method has this in it: B3/, /lms, resolution; "
+      "or A,B,…");
   command->add_option("--priority", arguments.driver.most_priority,
                       "leave out tries of a higher number: 1 are those of the published figures");
   command->add_flag("--list", arguments.driver.list, "say what is left, and how long it may take");

@@ -53,8 +53,8 @@ class DeviceArena {
   void* take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid);
   /// Takes the best fit, or returns null.
   void* take(Bytes size, BlockUid uid);
-  /// Takes free pages of the window, wherever they are, or returns null: for what no free stretch is
-  /// long enough for.
+  /// Takes free pages of the window, wherever they are, or returns null: for what no free stretch
+  /// is long enough for.
   void* take_in_pieces(Bytes size, BlockUid uid);
   /// What is known of it; nothing if nothing lies there.
   std::optional<Stay> look(const void* data);
