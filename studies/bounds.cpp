@@ -43,6 +43,9 @@ void collect(const std::string& folder, int depth, std::vector<std::string>& fil
 void add_bound(Record& record, const std::string& trace_file) {
   const Trace trace = load_trace(trace_file);
   record.largest_operator = tool::least_limit(trace).bytes;
+  record.bound.reset();
+  // Until there is a plan operators are timed with what they wait for, or not at all.
+  if (!record.predicted) return;
   const Bytes budget = record.limit.value_or(record.cap);
   const Bound answer =
       bound(trace, budget, link_of(record), {.recompute = record.method != "lms-swap"});

@@ -8,8 +8,8 @@
 namespace lms::studies {
 
 /// What the trace of a try says of it: the least step time that any plan could reach (of copies
-/// alone, where its method is), and the memory that its largest operator needs by itself. Changes
-/// the record. Throws lms::Error where the trace cannot be read; a missing solver leaves the bound
+/// alone, where its method is), if it was planned, and the memory that its largest operator needs by
+/// itself. Changes the record. Throws lms::Error where the trace cannot be read; a missing solver leaves the bound
 /// out.
 void add_bound(Record& record, const std::string& trace_file);
 

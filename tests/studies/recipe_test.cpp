@@ -213,6 +213,23 @@ TEST(Record, ReadsBackAsWritten) {
   EXPECT_FALSE(read_record(folder / "half.json"));
 }
 
+TEST(Bounds, AreOfStepsThatWerePlanned) {
+  // Before there is a plan, operators are timed together with what they wait for.
+  const std::string golden = fs::path(__FILE__).parent_path().parent_path() / "golden";
+  const std::string trace = golden + "/googlenet_bf16_15x1120.json.gz";
+  Record record;
+  record.cap = std::int64_t{6} << 30;
+  record.bound = 1;
+  add_bound(record, trace);
+  EXPECT_FALSE(record.bound);
+  EXPECT_GT(record.largest_operator.value_or(0), std::int64_t{1} << 28);
+  record.predicted = 0.07;
+  add_bound(record, trace);
+  if (!record.bound) GTEST_SKIP() << "no solver";
+  EXPECT_GT(*record.bound, 0.05);
+  EXPECT_LT(*record.bound, 0.07);
+}
+
 TEST(TrySpecs, ReadBackAsWritten) {
   const TrySpec spec = spec_of({{"model", "unet3d"},
                                 {"sides", "32x48x64"},
