@@ -84,9 +84,10 @@ class CpuMover final : public Mover {
 
   std::optional<Bytes> page_out(Block& block, bool clean) override {
     mark_pressed();
-    if (pilot != nullptr) pilot->wake();
+    manager->pilot().wake();
     const auto began = Clock::now();
     const Bytes bytes = region(block).leave(*store, !clean);
+    if (!clean) manager->note_below(store->stats().used);
     out.add(bytes, began);
     note_copy(block, bytes, /*is_out=*/true, began);
     return bytes;
@@ -122,7 +123,7 @@ class CpuMover final : public Mover {
   }
 
   std::unique_ptr<FileStore> store;
-  Pilot* pilot = nullptr;
+  DeviceManager* manager = nullptr;
   Recipes* recipes = nullptr;
   Moved out;
   Moved in;
@@ -162,7 +163,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       : DeviceManager(engine_, *this),
         engine_({}, mover_, std::make_unique<LruPolicy>()),
         allocator_(*this) {
-    mover_.pilot = &pilot_;
+    mover_.manager = this;
     mover_.recipes = &recipes();
     pthread_atfork([] { instance->before_fork(); }, [] { instance->after_fork(); },
                    [] { instance->in_child(); });

@@ -116,6 +116,10 @@ class DeviceManager {
   [[nodiscard]] Bytes limit() const { return limit_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes host_limit() const { return host_limit_.load(std::memory_order_relaxed); }
 
+  /// So many bytes are in the tier below: it fills up once it has not room for twice the device's
+  /// content more, and is nearly full without room for half of it.
+  void note_below(Bytes used);
+
   /// The last try of an operator may let its kernel go on with another algorithm: it has several,
   /// the user allows it, and nothing that has been dropped waits for being computed with the first.
   [[nodiscard]] bool may_change_algorithm(const OpInfo& info);

@@ -115,9 +115,9 @@ class Flight {
   Flight(DeviceManager* manager, const OpInfo& info) : manager_(manager) {
     if (manager_ == nullptr) return;
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
-    records_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
-                                                manager_->replay_cost(info)) ||
-               (repeatable && manager_->drops_everything());
+    recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
+                                                  manager_->replay_cost(info));
+    in_stress_ = repeatable && manager_->drops_everything();
   }
   ~Flight() {
     if (manager_ == nullptr) return;
@@ -132,17 +132,23 @@ class Flight {
   Flight& operator=(const Flight&) = delete;
 
   /// Where to record how the operator can be run again; null: nobody wants to know.
-  [[nodiscard]] Recipes* recipes() const { return records_ ? &manager_->recipes() : nullptr; }
+  [[nodiscard]] Recipes* recipes() const {
+    const bool records = recording_ != Pilot::Recording::kNo || in_stress_;
+    return records ? &manager_->recipes() : nullptr;
+  }
   [[nodiscard]] std::uint32_t most_depth() const {
-    // Where everything is dropped, recipes that need recipes that need recipes take for ever.
+    // Where no plan says when, recipes that need recipes that need recipes take for ever.
     constexpr std::uint32_t kInStress = 6;
+    constexpr std::uint32_t kUnplanned = 32;
     constexpr std::uint32_t kPlanned = 4096;
-    return manager_->drops_everything() ? kInStress : kPlanned;
+    if (in_stress_) return kInStress;
+    return recording_ == Pilot::Recording::kForPlan ? kPlanned : kUnplanned;
   }
 
  private:
   DeviceManager* manager_;
-  bool records_ = false;
+  Pilot::Recording recording_ = Pilot::Recording::kNo;
+  bool in_stress_ = false;
 };
 
 /// What the operator made may leave from now on, though nobody has read it yet. Not views of its

@@ -158,6 +158,14 @@ DeviceManager::DeviceManager(Engine& engine, PilotDevice& device)
 
 DeviceManager::~DeviceManager() = default;
 
+void DeviceManager::note_below(Bytes used) {
+  using TierBelow = Pilot::TierBelow;
+  const Bytes room = host_limit() - used;
+  pilot_.set_below(room < limit() / 2   ? TierBelow::kNearlyFull
+                   : room < 2 * limit() ? TierBelow::kFillingUp
+                                        : TierBelow::kRoomy);
+}
+
 bool DeviceManager::may_change_algorithm(const OpInfo& info) {
   if (!info.has_algorithms || !other_algorithms_) return false;
   EngineLock lock = engine().lock();

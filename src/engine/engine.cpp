@@ -168,7 +168,7 @@ bool Engine::make_room_until(EngineLock& lock, Bytes bytes, bool take) {
     }
     Block* block = paused_ > 0 ? nullptr : policy_->victim(used + bytes - options_.limit);
     if (block != nullptr) {
-      send_out(lock, *block);
+      send_out_or_drop(lock, *block);
       continue;
     }
     // Another thread's eviction may be about to give its memory back. An arrival does not.
@@ -188,9 +188,30 @@ Bytes Engine::reclaim(EngineLock& lock, Bytes bytes) {
   while (left < bytes && paused_ == 0) {
     Block* block = policy_->victim(bytes - left);
     if (block == nullptr) break;
-    left += send_out(lock, *block);
+    left += send_out_or_drop(lock, *block);
   }
   return left;
+}
+
+Bytes Engine::send_out_or_drop(EngineLock& lock, Block& block) {
+  try {
+    return send_out(lock, block);
+  } catch (const TierFull&) {
+    if (const Bytes dropped = drop_any(lock); dropped > 0) return dropped;
+    throw;
+  }
+}
+
+Bytes Engine::drop_any(EngineLock& lock) {
+  std::vector<std::pair<Block*, std::uint64_t>> offered;
+  policy_->for_each([&](Block& block) { offered.emplace_back(&block, block.id); });
+  for (const auto& [block, id] : offered) {
+    // The lock is let go while one is tried: the next may be gone, or in use.
+    if (!blocks_.contains(block) || block->id != id) continue;
+    const Bytes size = block->size;
+    if (drop(lock, *block)) return size;
+  }
+  return 0;
 }
 
 Bytes Engine::reclaim_one(EngineLock& lock, Bytes least, Bytes most) {

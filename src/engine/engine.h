@@ -173,8 +173,15 @@ class Engine {
   bool make_room_until(EngineLock& lock, Bytes bytes, bool take);
   void bring_in(EngineLock& lock, Block& block, bool ahead);
   void bring_in_alone(EngineLock& lock, Block& block, bool ahead);
-  /// Returns the bytes that left the device (0: the block may not leave, or has died).
+  /// Returns the bytes that left the device (0: the block may not leave, or has died). Where the
+  /// tier below is full the block is dropped, if it can be computed again; else throws TierFull.
   Bytes send_out(EngineLock& lock, Block& block);
+  /// Likewise; or any other block is dropped instead.
+  Bytes send_out_or_drop(EngineLock& lock, Block& block);
+  /// Drops one block that may leave; its bytes, or 0 if none can be computed again.
+  Bytes drop_any(EngineLock& lock);
+  /// Lets the bytes of a block go that is kLeaving, if they can be computed again.
+  bool finish_drop(EngineLock& lock, Block& block);
   /// Has a resident block's bytes moved, or copied, by `move` (without the lock) while it belongs
   /// to this thread; then, if that returned true, `note` takes note under the lock.
   bool move_beside(EngineLock& lock, Block& block, const std::function<bool()>& move,

@@ -125,7 +125,8 @@ Bytes Engine::send_out(EngineLock& lock, Block& block) {
         retried = true;
         continue;
       }
-      finish_transition(lock, block, BlockState::kResident);
+      // What can be computed again needs no room below.
+      if (finish_drop(lock, block)) return size;
       throw;
     } catch (...) {
       if (!lock.owns()) lock.lock();
@@ -212,6 +213,10 @@ bool Engine::drop(EngineLock& lock, Block& block) {
   policy_->withdraw(block);
   block.state = BlockState::kLeaving;
   ++in_transit_;
+  return finish_drop(lock, block);
+}
+
+bool Engine::finish_drop(EngineLock& lock, Block& block) {
   bool dropped = false;
   try {
     lock.unlock();

@@ -52,6 +52,7 @@ void Pilot::start(const Options& options) {
   look_again_ = operators_ = joined_ = diverged_ = 0;
   stats_ = {};
   said_ = 0;
+  below_ = TierBelow::kRoomy;
 }
 
 void Pilot::stop() {
@@ -73,14 +74,14 @@ BlockUid Pilot::new_uid() noexcept {
 
 // The stream of operators
 
-bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                           ReplayCost replay_cost) {
-  if (!awake() || !options_.enabled) return false;
+Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
+                                       ReplayCost replay_cost) {
+  if (!awake() || !options_.enabled) return Recording::kNo;
   static thread_local std::vector<Order> reused;
   std::vector<Order> orders = std::move(reused);
   orders.clear();
   bool timed = false;
-  bool records = false;
+  Recording recording = Recording::kNo;
   bool ghosts_due = false;
   std::shared_ptr<const Script> followed;  // the orders refer to it
   {
@@ -97,8 +98,14 @@ bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
       }
       if (walk_->position() == 0) collect_strays(orders);
       collect_orders(walk_->position(), orders);
-      records = script_->records(walk_->position());
+      if (script_->records(walk_->position())) recording = Recording::kForPlan;
       followed = script_;
+    }
+    const TierBelow below = below_.load(std::memory_order_relaxed);
+    const bool full =
+        below == TierBelow::kNearlyFull || (below == TierBelow::kFillingUp && !followed);
+    if (recording == Recording::kNo && full && repeatable && options_.search.recompute) {
+      recording = Recording::kForFullTier;
     }
     end_due_ = false;
     timed = timing_;
@@ -117,7 +124,7 @@ bool Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatab
     device_.begin_lap();
   }
   reused = std::move(orders);
-  return records;
+  return recording;
 }
 
 void Pilot::begin_locked() {

@@ -127,13 +127,24 @@ class Pilot {
   /// Blocks have begun to leave: from now on there is something to plan.
   void wake() { awake_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool awake() const { return awake_.load(std::memory_order_relaxed); }
+  /// How full the tier below is. While it is filling up, all operators are recorded that can be run
+  /// again: what finds no room below can then be dropped. Under a plan, which is to need less of
+  /// it, only once it is nearly full.
+  enum class TierBelow : std::uint8_t { kRoomy, kFillingUp, kNearlyFull };
+  void set_below(TierBelow below) { below_.store(below, std::memory_order_relaxed); }
 
   // The stream of outermost operators ------------------------------------------------------------
 
-  /// Carries out what the plan has before this operator. The engine's lock must not be held. True
-  /// if the plan will want the operator to be run again: how is to be recorded.
-  bool begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                      ReplayCost replay_cost = {});
+  /// Whether it is to be recorded how an operator can be run again.
+  enum class Recording : std::uint8_t {
+    kNo,
+    kForPlan,      ///< the plan will want it
+    kForFullTier,  ///< it may find no room below
+  };
+
+  /// Carries out what the plan has before this operator. The engine's lock must not be held.
+  Recording begin_operator(OperatorKey key, std::string_view name, bool repeatable,
+                           ReplayCost replay_cost = {});
   /// The running operator, or one nested in it, has pinned these.
   void touch(EngineLock& lock, std::span<const Use> uses);
   /// The running operator failed and is tried again.
@@ -233,6 +244,7 @@ class Pilot {
   Engine& engine_;
   PilotDevice& device_;
   std::atomic<bool> awake_{false};
+  std::atomic<TierBelow> below_{TierBelow::kRoomy};
 
   std::mutex mutex_;  ///< guards all below
   Options options_;

@@ -74,6 +74,47 @@ TEST_F(EngineDrop, ItsCopyBelowGoesToo) {
   EXPECT_TRUE(world.reads(a, 1));
 }
 
+/// With room for 15 bytes below.
+class EngineDropFull : public EngineDrop {
+ protected:
+  void SetUp() override { hook(tight); }
+  SimBlock& block(Bytes size, std::uint64_t value, bool known) {
+    SimBlock& block = tight.used(size, value);
+    if (known) values[&block] = value;
+    return block;
+  }
+  World tight{40, {.host_bytes = 15}};
+};
+
+TEST_F(EngineDropFull, WhatFindsNoRoomBelowIsDropped) {
+  SimBlock& a = block(10, 1, true);
+  SimBlock& b = block(10, 2, true);
+  ASSERT_TRUE(tight.evict(a));
+  EXPECT_EQ(tight.state(a), BlockState::kAbsent) << "as long as there is room it is copied";
+  ASSERT_TRUE(tight.evict(b));
+  EXPECT_EQ(tight.state(b), BlockState::kDropped);
+  check_consistent(tight);
+  EXPECT_TRUE(tight.reads(a, 1));
+  EXPECT_TRUE(tight.reads(b, 2));
+  EXPECT_EQ(tight.stats().drops, 1);
+  check_consistent(tight);
+}
+
+TEST_F(EngineDropFull, AnotherIsDroppedWhereTheVictimCannotBe) {
+  SimBlock& a = block(10, 1, false);
+  SimBlock& b = block(10, 2, false);
+  SimBlock& c = block(10, 3, true);
+  ASSERT_TRUE(tight.evict(a));
+  // The least recently used is b, for which there is no room, and no recipe.
+  ASSERT_TRUE(tight.make_room(25));
+  EXPECT_EQ(tight.state(b), BlockState::kResident);
+  EXPECT_EQ(tight.state(c), BlockState::kDropped);
+  check_consistent(tight);
+  EXPECT_THROW(tight.make_room(35), TierFull) << "nothing else can be computed again";
+  EXPECT_TRUE(tight.reads(c, 3) && tight.reads(b, 2) && tight.reads(a, 1));
+  check_consistent(tight);
+}
+
 TEST_F(EngineDrop, OnlyWhatMayLeaveIsDropped) {
   SimBlock& pinned = made(5, 1);
   world.pin(pinned);

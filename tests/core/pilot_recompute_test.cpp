@@ -183,7 +183,7 @@ class Layers final : public PilotDevice {
 
   // The program
   void begin(OperatorKey key) {
-    recording_ = pilot.begin_operator(key, "op", true);
+    recording_ = pilot.begin_operator(key, "op", true) == Pilot::Recording::kForPlan;
     if (recording_) asked.insert(key);
   }
   void use(BlockUid uid) {

@@ -146,3 +146,21 @@ def test_told_not_to_nothing_is_computed_again() -> None:
     assert _same(plain, planned)
     assert stats["plan.steps"] > 0 and stats["evictions"] > 0
     assert stats["drops"] == 0 and stats["remakes"] == 0
+
+
+def test_what_finds_no_room_below_is_computed_again() -> None:
+    """Also before there is a plan: everything would have to be copied then."""
+    plain = list(_train(transformer))
+    peak = _peak(transformer)
+    tight = {"limit": peak // 2, "host_limit": peak * 9 // 20}
+    with _managed(**tight, recompute=False), pytest.raises(RuntimeError, match="file store"):
+        list(_train(transformer))
+    with _managed(**tight, recompute=True):
+        before = counts()
+        tried = []
+        for result in _train(transformer):
+            tried.append(result)
+            if len(tried) == 2:
+                stats = counts(before)
+                assert stats["plan.steps"] == 0 and stats["drops"] > 0, stats
+    assert _same(plain, tried)

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/cuda_manager.h"
@@ -196,20 +198,34 @@ bool CudaManager::clear_cheapest(Bytes bytes) {
   begin_pressure();
   EngineLock lock = engine_.lock();
   const auto now = static_cast<double>(engine_.clock(lock));
-  const auto blocks = arena_->cheapest(bytes, [&](CudaBlock& block) {
-    if (!engine_.may_evict(lock, block)) return std::numeric_limits<double>::infinity();
-    // Least recently used first, and what need not be copied before what must.
-    const double age = now - static_cast<double>(block.last_use) + 1;
-    return static_cast<double>(block.size) * (block.copy_valid ? 0.5 : 1.0) / age;
-  });
-  if (!blocks) return false;
-  std::vector<std::pair<CudaBlock*, BlockUid>> chosen;
-  for (CudaBlock* block : *blocks) chosen.emplace_back(block, block->uid);
-  bool any = false;
-  for (const auto& [block, uid] : chosen) {
-    if (engine_.knows(lock, block, uid)) any = engine_.evict(lock, *block) || any;
+  std::vector<BlockUid> stuck;  // neither is there room for them below, nor can they be dropped
+  std::string full;
+  for (;;) {
+    const auto blocks = arena_->cheapest(bytes, [&](CudaBlock& block) {
+      if (!engine_.may_evict(lock, block) || std::ranges::find(stuck, block.uid) != stuck.end()) {
+        return std::numeric_limits<double>::infinity();
+      }
+      // Least recently used first, and what need not be copied before what must.
+      const double age = now - static_cast<double>(block.last_use) + 1;
+      return static_cast<double>(block.size) * (block.copy_valid ? 0.5 : 1.0) / age;
+    });
+    if (!blocks && !stuck.empty()) throw TierFull(full);
+    if (!blocks) return false;
+    std::vector<std::pair<CudaBlock*, BlockUid>> chosen;
+    for (CudaBlock* block : *blocks) chosen.emplace_back(block, block->uid);
+    bool any = false;
+    std::size_t next = 0;
+    try {
+      for (; next < chosen.size(); ++next) {
+        const auto& [block, uid] = chosen[next];
+        if (engine_.knows(lock, block, uid)) any = engine_.evict(lock, *block) || any;
+      }
+      return any;
+    } catch (const TierFull& error) {
+      stuck.push_back(chosen[next].second);
+      full = error.what();
+    }
   }
-  return any;
 }
 
 void CudaManager::yield_to_native(Bytes bytes) {

@@ -124,6 +124,7 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
     for (cudaStream_t stream : block.streams) wait_on(stream, block.copied_out);
     block.slot = std::move(slot);
     copied = block.size;
+    note_below(host_->stats().used);
   }
   block.copied_in.reset();
   block.being_copied.reset();
