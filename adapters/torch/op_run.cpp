@@ -271,8 +271,9 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     std::vector<StorageUse> arguments;
     if (info.completes_results) collect_arguments(info, stack, arguments);
     std::optional<Draft> draft;
-    if (Recipes* recipes = flight.recipes())
+    if (Recipes* recipes = flight.recipes()) {
       draft = recipes->prepare(info, kernel, op, keys, stack);
+    }
     if (info.has_algorithms || (info.may_rerun && pressed())) {
       call_with_retry(state, info, kernel, op, keys, stack);
     } else {

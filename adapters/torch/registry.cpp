@@ -54,7 +54,7 @@ c10::Device parse(const std::string& text) {
     // Said below, with what would work.
   }
   throw BadSetting("LMS: device \"" + text +
-                   "\" cannot be managed; valid are \"cpu\", \"cuda\" and \"cuda:<index>\"");
+                   R"(" cannot be managed; valid are "cpu", "cuda" and "cuda:<index>")");
 }
 
 DeviceManager& manager_in(Registry& all, c10::Device device) {

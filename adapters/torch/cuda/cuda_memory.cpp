@@ -130,8 +130,9 @@ void* CudaManager::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
   for (std::size_t i = 0; i < pages.size();) {
     std::size_t end = i + 1;
     while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
-    if (!clear(arena_->base() + pages[i] * page, static_cast<Bytes>(end - i) * page))
+    if (!clear(arena_->base() + pages[i] * page, static_cast<Bytes>(end - i) * page)) {
       return nullptr;
+    }
     i = end;
   }
   return arena_->take_on(pages, size, uid);
