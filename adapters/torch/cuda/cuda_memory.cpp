@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <string>
 #include <vector>
@@ -166,12 +167,20 @@ c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted,
       continue;
     }
     if (!evict) return {};
-    if (!clear_cheapest(size)) {
+    bool cleared = false;
+    std::exception_ptr full;
+    try {
+      cleared = clear_cheapest(size);
+    } catch (const TierFull&) {
+      full = std::current_exception();
+    }
+    if (!cleared) {
       // Whatever stretch it would be, something that may not leave lies in it.
       if (void* data = arena_->take_in_pieces(size, uid)) {
         ++from_reclaim_;
         return whole(data);
       }
+      if (full) std::rethrow_exception(full);
       // What lies outside the arena is in the way of its growth.
       EngineLock lock = engine_.lock();
       const Bytes left = engine_.reclaim(lock, size);
