@@ -71,7 +71,6 @@ std::size_t Recipes::run_chain(std::span<const std::shared_ptr<const Call>> call
     memory.mean = address_of(chain->mean);
     memory.deviation = address_of(chain->deviation);
     memory.other = address_of(chain->other);
-    const NumericsScope numerics(calls.front()->numerics);
     made = take_memory(manager_.device(), bytes);
   } catch (const Shortage&) {
     return 0;  // one call after the other does not need all of them at once

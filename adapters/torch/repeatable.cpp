@@ -93,7 +93,7 @@ Rerun rerun_rule(const c10::OperatorHandle& op) {
 
 bool repeatable_now(const OpInfo& info) {
   if (info.rerun == Rerun::kNever) return false;
-  return !at::globalContext().benchmarkCuDNN() || info.name.find("conv") == std::string::npos;
+  return !at::globalContext().benchmarkCuDNN() || !info.has_algorithms;
 }
 
 void ChangedAlgorithms::add(const OpInfo& info) {

@@ -217,12 +217,14 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
           "; the smallest limit that could work here is " + format_bytes(floor) + " (" +
           std::to_string(floor) + " bytes). ";
   if (!reason.empty()) text += reason + ". ";
-  if (state.outermost != nullptr && state.outermost->has_algorithms && state.thrift == nullptr) {
+  const bool too_small = reason.empty() && floor > manager.limit();
+  if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
+      state.thrift == nullptr) {
     text += "Other algorithms of it may need less, and give other bits: other_algorithms=True. ";
   }
   text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
-  if (state.thrift != nullptr && reason.empty() && floor > manager.limit()) {
+  if (state.thrift != nullptr && too_small) {
     state.thrift->refused = text;
     throw c10::OutOfMemoryError(here, std::move(text));
   }

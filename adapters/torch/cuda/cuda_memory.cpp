@@ -210,6 +210,7 @@ bool CudaManager::clear_cheapest(Bytes bytes) {
   const auto now = static_cast<double>(engine_.clock(lock));
   std::vector<BlockUid> stuck;  // neither is there room for them below, nor can they be dropped
   std::string full;
+  bool any = false;
   for (;;) {
     const auto blocks = arena_->cheapest(bytes, [&](CudaBlock& block) {
       if (!engine_.may_evict(lock, block) || std::ranges::find(stuck, block.uid) != stuck.end()) {
@@ -219,11 +220,10 @@ bool CudaManager::clear_cheapest(Bytes bytes) {
       const double age = now - static_cast<double>(block.last_use) + 1;
       return static_cast<double>(block.size) * (block.copy_valid ? 0.5 : 1.0) / age;
     });
-    if (!blocks && !stuck.empty()) throw TierFull(full);
-    if (!blocks) return false;
+    if (!blocks && !any && !stuck.empty()) throw TierFull(full);
+    if (!blocks) return any;
     std::vector<std::pair<CudaBlock*, BlockUid>> chosen;
     for (CudaBlock* block : *blocks) chosen.emplace_back(block, block->uid);
-    bool any = false;
     std::size_t next = 0;
     try {
       for (; next < chosen.size(); ++next) {

@@ -148,6 +148,7 @@ std::optional<Bytes> CudaManager::copy_below(Block& base) {
   block.being_copied = block.copied_out;
   if (block.slot) block.slot.release(block.last_copy());
   block.slot = std::move(slot);
+  note_below(host_->stats().used);
   return block.size;
 }
 
