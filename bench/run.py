@@ -147,6 +147,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--plan-seconds", type=float, default=5.0, help="most time to search for a plan"
     )
     parser.add_argument(
+        "--other-algorithms",
+        action="store_true",
+        help="enable(other_algorithms=True): where a convolution's first workspace never fits",
+    )
+    parser.add_argument(
         "--traces", type=Path, help="planned runs leave STEP.trace.json.gz in this directory"
     )
     parser.add_argument(
@@ -246,6 +251,7 @@ class Bench:
             "headroom": given.headroom or None,
             "min_block": given.min_block or ("4KiB" if given.tiny else None),
             "plan_seconds": given.plan_seconds,
+            "other_algorithms": given.other_algorithms,
             "ballast_slack": given.ballast_slack,
             "reference": str(reference.resolve()) if reference else None,
             "runs": [

@@ -32,6 +32,8 @@ class Setting:
     compared: int | None = None
     # Most time that a search for a plan may take.
     plan_seconds: float = 5.0
+    # Of enable().
+    other_algorithms: bool = False
     # Where planned runs leave the trace of the step.
     trace: Path | None = None
     # What makes the device keep to the limit.

@@ -41,6 +41,7 @@ def _setting(request: dict[str, Any], run: dict[str, Any], reference: Any) -> Se
         steps=run.get("steps"),
         compared=run.get("compared"),
         plan_seconds=request["plan_seconds"],
+        other_algorithms=request["other_algorithms"],
         trace=Path(run["trace"]) if run.get("trace") else None,
         reference=reference,
     )
@@ -115,6 +116,7 @@ def _facts(request: dict[str, Any]) -> records.Record:
     options = asdict(StepOptions(**request["options"]))
     options["headroom"] = request["headroom"]
     options["plan_seconds"] = request["plan_seconds"]
+    options["other_algorithms"] = request["other_algorithms"]
     options["alloc_conf"] = os.environ.get(
         "PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
     )

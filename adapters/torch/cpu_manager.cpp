@@ -101,8 +101,8 @@ class CpuMover final : public Mover {
     return bytes;
   }
   void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
-  bool drop(Block& block) override {
-    if (!recipes->drop(static_cast<CpuBlock&>(block))) return false;
+  bool drop(Block& block, Bytes most) override {
+    if (!recipes->drop(static_cast<CpuBlock&>(block), most)) return false;
     region(block).discard();
     return true;
   }

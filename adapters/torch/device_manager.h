@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "adapters/torch/norm_check.h"
 #include "adapters/torch/repeatable.h"
 #include "adapters/torch/settings.h"
 #include "engine/engine.h"
@@ -19,7 +20,6 @@
 
 namespace lms::torch {
 
-class NormChains;
 class Recipes;
 struct OpInfo;
 
@@ -73,10 +73,15 @@ class DeviceManager {
   /// known.
   virtual bool clear_what_failed() { return false; }
 
-  /// What running the operator again takes, in parts of what it took.
-  [[nodiscard]] virtual ReplayCost replay_cost(const OpInfo& /*info*/) const { return {}; }
+  /// What running the operator again takes. Its arguments are the last on the stack.
+  [[nodiscard]] virtual ReplayCost replay_cost(const OpInfo& /*info*/,
+                                               const c10::Stack& /*stack*/) const {
+    return {};
+  }
   /// Kernels that run several calls of a recipe at once; null: there are none.
   [[nodiscard]] virtual NormChains* norm_chains() { return nullptr; }
+  /// Which batch norms these compute bit by bit.
+  [[nodiscard]] NormChecks& norm_checks() { return norm_checks_; }
   /// Whoever owns the block's bytes will hear of it when its storage dies.
   [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }
 
@@ -140,6 +145,7 @@ class DeviceManager {
   std::atomic<bool> drops_everything_{false};
   std::atomic<bool> other_algorithms_{false};
   ChangedAlgorithms changed_algorithms_;
+  NormChecks norm_checks_;
   std::atomic<bool> on_{false};
   std::atomic<Bytes> min_block_{kMiB};
   std::atomic<Bytes> limit_{0};

@@ -7,6 +7,7 @@ namespace lms::torch {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
+using Numbers = std::span<const std::int64_t>;
 
 /// The strides of dimensions of one element say nothing.
 bool same_layout(const TensorSpec& one, const TensorSpec& other) {
@@ -18,23 +19,23 @@ bool same_layout(const TensorSpec& one, const TensorSpec& other) {
 }
 
 /// True if memory has the elements side by side, the dimensions of `order` from the inside out.
-bool dense_in(const TensorSpec& spec, const std::vector<std::size_t>& order) {
+bool dense_in(Numbers sizes, Numbers strides, const std::vector<std::size_t>& order) {
   std::int64_t stride = 1;
   for (const std::size_t dimension : order) {
-    if (spec.sizes[dimension] != 1 && spec.strides[dimension] != stride) return false;
-    stride *= spec.sizes[dimension];
+    if (sizes[dimension] != 1 && strides[dimension] != stride) return false;
+    stride *= sizes[dimension];
   }
   return true;
 }
 
-bool is_contiguous(const TensorSpec& spec) {
-  std::vector<std::size_t> order(spec.sizes.size());
+bool is_contiguous(Numbers sizes, Numbers strides) {
+  std::vector<std::size_t> order(sizes.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
-  return dense_in(spec, order);
+  return dense_in(sizes, strides, order);
 }
 
-bool is_channels_last(const TensorSpec& spec) {
-  return spec.sizes.size() == 4 && dense_in(spec, {1, 3, 2, 0});
+bool is_channels_last(Numbers sizes, Numbers strides) {
+  return sizes.size() == 4 && dense_in(sizes, strides, {1, 3, 2, 0});
 }
 
 /// Its bytes are what the elements are, and lie on the device.
@@ -54,7 +55,8 @@ bool is(const Call& call, const char* name, const char* overload) {
 
 /// One value a channel, side by side.
 bool is_of_channels(const TensorSpec& spec, std::int64_t channels, c10::Device device) {
-  return is_plain_on(spec, device) && spec.sizes == Sizes{channels} && is_contiguous(spec);
+  return is_plain_on(spec, device) && spec.sizes == Sizes{channels} &&
+         is_contiguous(spec.sizes, spec.strides);
 }
 
 /// The tensor that is argument number `at`; null if it is another kind of argument, or undefined.
@@ -79,18 +81,20 @@ class Finder {
       : calls_(calls), device_(device) {}
 
   std::optional<NormChain> find() {
-    if (calls_.size() < 2 || !takes_norm(*calls_[0])) return std::nullopt;
+    if (calls_.empty() || !takes_norm(*calls_[0])) return std::nullopt;
     chain_.calls = 1;
-    if (takes_add(*calls_[1])) chain_.calls = 2;
+    if (calls_.size() > 1 && takes_add(*calls_[1])) chain_.calls = 2;
     if (chain_.calls < calls_.size() && takes_relu(*calls_[chain_.calls])) ++chain_.calls;
-    if (chain_.calls == 1) return std::nullopt;
     return chain_;
   }
 
  private:
   bool takes_norm(const Call& call) {
     using c10::ScalarType;
-    if (!is(call, "aten::native_batch_norm", "") || call.saved.size() != 2) return false;
+    const bool norm = is(call, "aten::native_batch_norm", "") ||
+                      is(call, "aten::cudnn_batch_norm", "");
+    if (!norm || call.saved.size() != 2 || call.rounding == Rounding::kOther) return false;
+    chain_.rounding = call.rounding;
     chain_.input = tensor_at(call, 0);
     if (chain_.input == nullptr || chain_.input->source == TensorSpec::Source::kSelf) return false;
     const TensorSpec& input = *chain_.input;
@@ -99,7 +103,7 @@ class Finder {
         chain_.type != ScalarType::Half) {
       return false;
     }
-    if (!is_plain_on(input, device_) || input.sizes.size() < 2 || !takes_geometry(input)) {
+    if (!is_plain_on(input, device_) || input.sizes.size() < 2 || !chain_.set_geometry(input.sizes, input.strides)) {
       return false;
     }
     const auto channels = input.sizes[1];
@@ -112,28 +116,6 @@ class Finder {
     chain_.deviation = &call.saved[1];
     return takes_parameter(call, 1, channels, chain_.weight) &&
            takes_parameter(call, 2, channels, chain_.bias);
-  }
-
-  bool takes_geometry(const TensorSpec& input) {
-    // PyTorch counts in 64 bits beyond that, with another kernel.
-    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    std::int64_t elements = 1;
-    for (const std::int64_t size : input.sizes) {
-      if (size <= 0 || size >= kMost) return false;
-      elements *= size;
-      if (elements >= kMost) return false;
-    }
-    const std::int64_t channels = input.sizes[1];
-    std::int64_t plane = 1;
-    if (is_contiguous(input)) {
-      plane = elements / (input.sizes[0] * channels);
-    } else if (!is_channels_last(input)) {
-      return false;
-    }
-    chain_.elements = static_cast<std::uint32_t>(elements);
-    chain_.channels = static_cast<std::uint32_t>(channels);
-    chain_.plane = static_cast<std::uint32_t>(plane);
-    return true;
   }
 
   bool takes_parameter(const Call& call, std::size_t at, std::int64_t channels,
@@ -175,7 +157,16 @@ class Finder {
   }
 
   bool takes_relu(const Call& call) {
-    if (!is(call, "aten::relu_", "") || !on_result(call)) return false;
+    const bool leaky = is(call, "aten::leaky_relu_", "");
+    if ((!leaky && !is(call, "aten::relu_", "")) || !on_result(call)) return false;
+    if (leaky) {
+      if (call.arguments.size() != 2 || call.arguments[1].kind != Call::Argument::Kind::kValue) {
+        return false;
+      }
+      const c10::IValue& slope = call.arguments[1].value;
+      if (!slope.isDouble() && !slope.isInt()) return false;
+      chain_.slope = static_cast<float>(slope.toScalar().toDouble());
+    }
     return chain_.relu = true;
   }
 
@@ -185,6 +176,24 @@ class Finder {
 };
 
 }  // namespace
+
+bool NormChain::set_geometry(Numbers sizes, Numbers strides) {
+  // PyTorch counts in 64 bits beyond that, with another kernel.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) {
+    if (size <= 0 || size >= kMost) return false;
+    count *= size;
+    if (count >= kMost) return false;
+  }
+  if (sizes.size() < 2) return false;
+  const bool whole = is_contiguous(sizes, strides);
+  if (!whole && !is_channels_last(sizes, strides)) return false;
+  elements = static_cast<std::uint32_t>(count);
+  channels = static_cast<std::uint32_t>(sizes[1]);
+  plane = whole ? static_cast<std::uint32_t>(count / (sizes[0] * sizes[1])) : 1;
+  return true;
+}
 
 Bytes NormChain::bytes() const {
   return static_cast<Bytes>(elements) * static_cast<Bytes>(c10::elementSize(type));

@@ -13,8 +13,8 @@
 namespace lms::torch {
 
 /// The head of a recipe that one pass over memory can compute: a batch norm from its saved
-/// statistics, then other + result and relu(result) in place, at least one of both. The specs
-/// belong to the calls.
+/// statistics, then perhaps other + result, then perhaps relu(result) or leaky_relu(result), in
+/// place. The specs belong to the calls.
 struct NormChain {
   std::size_t calls = 0;  ///< that are taken
   c10::ScalarType type = c10::ScalarType::Undefined;
@@ -26,13 +26,18 @@ struct NormChain {
   const TensorSpec* mean = nullptr;
   const TensorSpec* deviation = nullptr;  ///< inverse
   const TensorSpec* other = nullptr;      ///< null: nothing is added
-  bool relu = false;
+  bool relu = false;             ///< or, with a slope, leaky_relu
+  std::optional<float> slope;
+  Rounding rounding = Rounding::kPlain;
   /// Element i, as memory has them, is of channel (i / plane) % channels.
   std::uint32_t elements = 0;
   std::uint32_t channels = 0;
   std::uint32_t plane = 0;
 
   [[nodiscard]] Bytes bytes() const;
+  /// Sets how elements and channels lie. False: no kernel knows tensors like these.
+  [[nodiscard]] bool set_geometry(std::span<const std::int64_t> sizes,
+                                  std::span<const std::int64_t> strides);
 };
 
 /// Nothing unless the calls begin with a chain on `device` of which it is certain that one kernel
@@ -52,6 +57,13 @@ struct NormChainMemory {
   void* result = nullptr;  ///< of NormChain::bytes(); overlaps none of the others
 };
 
+/// What a batch norm that was run on its own showed.
+struct NormTrial {
+  Rounding rounding = Rounding::kOther;
+  bool certain = false;  ///< false: the numbers did not tell; another time they may
+  float ms = 0;          ///< that the kernel takes
+};
+
 /// A device's kernels for chains. Thread-safe.
 class NormChains {
  public:
@@ -66,6 +78,12 @@ class NormChains {
   /// nothing was written.
   [[nodiscard]] virtual bool launch(const NormChain& chain,
                                     const NormChainMemory& memory) noexcept = 0;
+  /// Compares what another kernel made of a float32 chain of a batch norm alone, in
+  /// `memory.result`, with what the chain's kernel would, bit by bit. Waits for the device; the
+  /// result is written over. `counts`: kTrialCounts zeros on the device.
+  [[nodiscard]] virtual NormTrial examine(const NormChain& chain, const NormChainMemory& memory,
+                                          void* counts) noexcept = 0;
+  static constexpr int kTrialCounts = 8;
 };
 
 }  // namespace lms::torch

@@ -112,11 +112,11 @@ class ThriftScope {
 /// Tells the pilot of an outermost operator's begin and end, however it ends.
 class Flight {
  public:
-  Flight(DeviceManager* manager, const OpInfo& info) : manager_(manager) {
+  Flight(DeviceManager* manager, const OpInfo& info, const c10::Stack& stack) : manager_(manager) {
     if (manager_ == nullptr) return;
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
     recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
-                                                  manager_->replay_cost(info));
+                                                  manager_->replay_cost(info, stack));
     in_stress_ = repeatable && manager_->drops_everything();
   }
   ~Flight() {
@@ -262,7 +262,12 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
                                      const c10::SafeKernelFunction& kernel,
                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                      c10::Stack& stack) {
-  const Flight flight(manager_of(info, stack), info);
+  DeviceManager* const manager = manager_of(info, stack);
+  if (info.rerun == Rerun::kBatchNorm && manager != nullptr &&
+      (pressed() || manager->drops_everything())) {
+    examine_norm(*manager, info, kernel, op, keys, stack);
+  }
+  const Flight flight(manager, info, stack);
   Outermost outermost(state, info);
   const std::size_t base = stack.size() - info.argument_count;
   try {

@@ -74,6 +74,13 @@ struct TensorSpec {
   bool wrapped_number = false;
 };
 
+/// How a batch norm's result comes from its saved statistics.
+enum class Rounding : std::uint8_t {
+  kOther,    ///< not known
+  kPlain,    ///< as batch_norm_elemt does it: fma(weight * (x - mean), deviation, bias)
+  kFlushed,  ///< likewise, but what is too small to be normal is 0
+};
+
 /// One run of an operator, ready to be run again.
 struct Call {
   struct Argument {
@@ -94,6 +101,7 @@ struct Call {
   std::vector<TensorSpec> tensors;
   /// Results that a cheaper way to the first result takes (batch norm's statistics).
   std::vector<TensorSpec> saved;
+  Rounding rounding = Rounding::kOther;  ///< if there are `saved`
 };
 
 /// A block that stands for a tensor storage.

@@ -317,7 +317,8 @@ void Recipes::save_statistics(Call& call, const c10::Stack& stack, std::size_t b
     }
     call.saved.push_back(std::move(spec));
   }
-  if (call.saved.size() != 2 || !can_normalise(call, stack[base].toTensor())) call.saved.clear();
+  if (call.saved.size() == 2) call.rounding = manager_.norm_checks().rounding_of(call);
+  if (call.rounding == Rounding::kOther) call.saved.clear();
 }
 
 // Before bytes change

@@ -70,8 +70,9 @@ class Recipes {
 
   // Dropping -------------------------------------------------------------------------------------
 
-  /// Marks the block as dropped if its recipe is known. The caller then lets its bytes go.
-  bool drop(const StorageBlock& block);
+  /// Marks the block as dropped if its recipe is known. The caller then lets its bytes go. `most`:
+  /// see Mover::drop().
+  bool drop(const StorageBlock& block, Bytes most);
   [[nodiscard]] bool can_drop(const StorageBlock& block);
 
   /// Bytes that have been computed again, and the pins that keep them.
@@ -138,6 +139,9 @@ class Recipes {
   std::size_t run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
                         Storage& self);
   void prune();
+  /// No less than what must be on the device at once to compute these bytes again.
+  Bytes bytes_at_once(const Origin& origin);
+  [[nodiscard]] static bool others_wait_for(const Origin& origin, Trash& trash);
   static void pin(c10::StorageImpl& storage, bool writes, Pins& pins);
 
   DeviceManager& manager_;

@@ -1,5 +1,6 @@
 // Dropped bytes, and how they are computed again.
 
+#include <algorithm>
 #include <utility>
 
 #include "adapters/torch/device_manager.h"
@@ -10,10 +11,39 @@
 
 namespace lms::torch {
 
-bool Recipes::drop(const StorageBlock& block) {
+bool Recipes::drop(const StorageBlock& block, Bytes most) {
+  Trash trash;
   const Guard guard(mutex_);
   if (!block.origin || !known(*block.origin)) return false;
-  return block.origin->dropped = true;
+  Origin& origin = *block.origin;
+  if (most < Mover::kUnlimited) {
+    ++visit_;
+    if (others_wait_for(origin, trash) || bytes_at_once(origin) > most) return false;
+  }
+  return origin.dropped = true;
+}
+
+Bytes Recipes::bytes_at_once(const Origin& origin) {
+  Bytes sum = origin.bytes;
+  for (const auto& call : origin.calls) {
+    for (const TensorSpec& spec : call->tensors) {
+      Origin* const input = spec.origin.get();
+      if (input == nullptr || input == &origin) continue;
+      if (std::exchange(input->visit, visit_) == visit_) continue;
+      const bool here = input->ghost || (!input->storage.expired() && !input->dropped);
+      sum += here ? input->bytes : bytes_at_once(*input);
+    }
+  }
+  return sum;
+}
+
+bool Recipes::others_wait_for(const Origin& origin, Trash& trash) {
+  return std::ranges::any_of(origin.dependents, [&](const auto& weak) {
+    const auto dependent = weak.lock();
+    if (!dependent) return false;
+    trash.origins.push_back(dependent);
+    return dependent->dropped || (dependent->storage.expired() && !dependent->ghost);
+  });
 }
 
 bool Recipes::can_drop(const StorageBlock& block) {

@@ -82,12 +82,6 @@ std::optional<ReplayArguments> replay_arguments(const OpInfo& info, const c10::O
   return result;
 }
 
-bool can_normalise(const Call& call, const at::Tensor& result) {
-  // cuDNN's own kernel rounds otherwise.
-  return result.device().type() == c10::DeviceType::CUDA &&
-         call.op->operator_name().name == "aten::native_batch_norm";
-}
-
 Storage run_call(const Call& call, const std::vector<Storage>& storages,
                  const std::vector<Storage>& saved, std::size_t result, c10::Device device) {
   const c10::AutoGradMode grad_mode(call.grad_mode);
@@ -96,7 +90,7 @@ Storage run_call(const Call& call, const std::vector<Storage>& storages,
     const auto at = static_cast<std::size_t>(position);
     return tensor_over(call.tensors[at], storages[at]);
   };
-  if (!call.saved.empty() && result == 0) {
+  if (!call.saved.empty() && call.rounding == Rounding::kPlain && result == 0) {
     // Input, weight and bias are the first three arguments of every batch norm.
     const auto argument = [&](std::size_t i) { return tensor(call.arguments[i].tensors.front()); };
     const auto maybe = [&](std::size_t i) -> std::optional<at::Tensor> {

@@ -42,9 +42,6 @@ struct ReplayArguments {
 std::optional<ReplayArguments> replay_arguments(const OpInfo& info, const c10::OperatorHandle& op,
                                                 const c10::Stack& stack);
 
-/// True if a batch norm's result can be had from its saved statistics with the same bits.
-bool can_normalise(const Call& call, const at::Tensor& result);
-
 /// Runs the call over these storages (beside its `tensors` and `saved`) on `device`. Returns the
 /// storage of result number `result`, if that is one. Within a ReplayScope.
 c10::intrusive_ptr<c10::StorageImpl> run_call(

@@ -203,13 +203,18 @@ Bytes Engine::send_out_or_drop(EngineLock& lock, Block& block) {
 }
 
 Bytes Engine::drop_any(EngineLock& lock) {
+  const Bytes cheap = drop_one(lock, unplanned());
+  return cheap > 0 ? cheap : drop_one(lock, Mover::kUnlimited);
+}
+
+Bytes Engine::drop_one(EngineLock& lock, Bytes most) {
   std::vector<std::pair<Block*, std::uint64_t>> offered;
   policy_->for_each([&](Block& block) { offered.emplace_back(&block, block.id); });
   for (const auto& [block, id] : offered) {
     // The lock is let go while one is tried: the next may be gone, or in use.
     if (!blocks_.contains(block) || block->id != id) continue;
     const Bytes size = block->size;
-    if (drop(lock, *block)) return size;
+    if (drop_up_to(lock, *block, most)) return size;
   }
   return 0;
 }

@@ -105,6 +105,9 @@ class Engine {
   /// Lets the bytes of a resident block go which the mover can have computed again. False if it may
   /// not leave now, or they cannot. Lets the lock go.
   bool drop(EngineLock& lock, Block& block);
+  /// Drops one block that may leave, if possible one that takes little to be computed again. Returns
+  /// its bytes, or 0 if there is none. Lets the lock go.
+  Bytes drop_any(EngineLock& lock);
   /// Has a dropped block computed again, before anybody needs it. No effect if it is not dropped.
   /// Throws whatever the mover throws; the block is still dropped then. Lets the lock go.
   bool rematerialise(EngineLock& lock, Block& block);
@@ -178,10 +181,14 @@ class Engine {
   Bytes send_out(EngineLock& lock, Block& block);
   /// Likewise; or any other block is dropped instead.
   Bytes send_out_or_drop(EngineLock& lock, Block& block);
-  /// Drops one block that may leave; its bytes, or 0 if none can be computed again.
-  Bytes drop_any(EngineLock& lock);
-  /// Lets the bytes of a block go that is kLeaving, if they can be computed again.
-  bool finish_drop(EngineLock& lock, Block& block);
+  Bytes drop_one(EngineLock& lock, Bytes most);
+  bool drop_up_to(EngineLock& lock, Block& block, Bytes most);
+  /// Lets the bytes of a block go that is kLeaving, if they can be computed again: see
+  /// Mover::drop().
+  bool finish_drop(EngineLock& lock, Block& block, Bytes most);
+  /// What a block that nobody planned to drop may take at once when it is computed again: half of
+  /// the limit leaves room for the operator that wants it.
+  [[nodiscard]] Bytes unplanned() const { return options_.limit / 2; }
   /// Has a resident block's bytes moved, or copied, by `move` (without the lock) while it belongs
   /// to this thread; then, if that returned true, `note` takes note under the lock.
   bool move_beside(EngineLock& lock, Block& block, const std::function<bool()>& move,

@@ -33,9 +33,11 @@ class Mover {
   virtual std::optional<Bytes> page_in(Block& block, bool ahead) = 0;
 
   /// Gives the device memory (and the copy below) of a block back whose bytes can be computed
-  /// again, and copies nothing. False if they cannot: then nothing has changed. As page_out,
-  /// without the lock.
-  virtual bool drop(Block& /*block*/) { return false; }
+  /// again, and copies nothing. False if they cannot, or if that would take more than `most` bytes at
+  /// once (kUnlimited: whatever it takes) or make it take more for what has been dropped before:
+  /// then nothing has changed. As page_out, without the lock.
+  virtual bool drop(Block& /*block*/, Bytes /*most*/) { return false; }
+  static constexpr Bytes kUnlimited = INT64_MAX;
   /// Computes a dropped block's bytes again. May use the engine, for what they are computed from;
   /// never for the block itself. False if the storage is gone or no longer the adapter's. Throws
   /// whatever computing them throws, with nothing changed.

@@ -126,7 +126,7 @@ Bytes Engine::send_out(EngineLock& lock, Block& block) {
         continue;
       }
       // What can be computed again needs no room below.
-      if (finish_drop(lock, block)) return size;
+      if (finish_drop(lock, block, unplanned())) return size;
       throw;
     } catch (...) {
       if (!lock.owns()) lock.lock();
@@ -205,6 +205,10 @@ bool Engine::fetch(EngineLock& lock, Block& block) {
 }
 
 bool Engine::drop(EngineLock& lock, Block& block) {
+  return drop_up_to(lock, block, Mover::kUnlimited);
+}
+
+bool Engine::drop_up_to(EngineLock& lock, Block& block, Bytes most) {
   if (!may_evict(lock, block)) return false;
   if (!block.alive()) {
     erase(lock, block);
@@ -213,14 +217,14 @@ bool Engine::drop(EngineLock& lock, Block& block) {
   policy_->withdraw(block);
   block.state = BlockState::kLeaving;
   ++in_transit_;
-  return finish_drop(lock, block);
+  return finish_drop(lock, block, most);
 }
 
-bool Engine::finish_drop(EngineLock& lock, Block& block) {
+bool Engine::finish_drop(EngineLock& lock, Block& block, Bytes most) {
   bool dropped = false;
   try {
     lock.unlock();
-    dropped = mover_.drop(block);
+    dropped = mover_.drop(block, most);
     lock.lock();
   } catch (...) {
     if (!lock.owns()) lock.lock();

@@ -113,7 +113,7 @@ void SimDevice::give_back(SimBlock& block) {
   device_.sub(block.size);
 }
 
-bool SimDevice::drop(Block& block) {
+bool SimDevice::drop(Block& block, Bytes /*most*/) {
   auto& sim = static_cast<SimBlock&>(block);
   if (!sim.alive() || !hooks_.drop || !hooks_.drop(sim)) return false;
   give_back(sim);

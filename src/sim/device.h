@@ -88,7 +88,7 @@ class SimDevice final : public Mover {
     return hooks_.relocate && hooks_.relocate(static_cast<SimBlock&>(block));
   }
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
-  bool drop(Block& block) override;
+  bool drop(Block& block, Bytes most) override;
   bool rematerialise(Block& block) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;

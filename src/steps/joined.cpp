@@ -41,7 +41,11 @@ void price_replays(StepShape& shape) {
     TraceOperator& op = shape.trace.operators[i];
     const ReplayCost& cost = shape.operators[i].replay_cost;
     const float part = joined[i] ? cost.joined : cost.alone;
-    if (part < 1) op.replay_ms = part * op.ms;
+    if (!joined[i] && cost.alone_ms >= 0) {
+      op.replay_ms = std::min<double>(cost.alone_ms, op.ms);
+    } else if (part < 1) {
+      op.replay_ms = part * op.ms;
+    }
   }
 }
 

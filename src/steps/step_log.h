@@ -25,6 +25,7 @@ using OperatorKey = std::uint64_t;
 /// What running an operator again costs, in parts of its own time.
 struct ReplayCost {
   float alone = 1;
+  float alone_ms = -1;  ///< or so long, if it is not negative, however long the operator took
   /// As one with what has made the block that it writes, in place: see joined_operators().
   float joined = 1;
   /// In chains of operators that are run again as one: 1 begins one, a higher place follows any

@@ -58,6 +58,7 @@ struct Chain {
     put_value(*norm, 0.1);
     put_value(*norm, 1e-5);
     norm->saved = {of_channels(kFloat), of_channels(kFloat)};
+    norm->rounding = Rounding::kPlain;
     add = std::make_shared<Call>();
     add->op = find_operator("aten::add_", "Tensor");
     put(*add, spec(data, sizes, strides, TensorSpec::Source::kSelf));
@@ -135,8 +136,12 @@ TEST(NormChain, EveryKindOfChain) {
   ASSERT_TRUE(longer);
   EXPECT_EQ(longer->calls, 2U) << "what comes after it is run as it is";
   EXPECT_EQ(longer->other, nullptr);
-  EXPECT_FALSE(chain.find({chain.norm})) << "one call is no chain";
-  EXPECT_FALSE(chain.find({chain.norm, chain.norm}));
+  const auto alone = chain.find({chain.norm});
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->calls, 1U);
+  EXPECT_FALSE(alone->relu);
+  EXPECT_EQ(alone->other, nullptr);
+  EXPECT_EQ(chain.find({chain.norm, chain.norm})->calls, 1U);
   EXPECT_FALSE(chain.find({chain.add, chain.relu}));
   EXPECT_FALSE(chain.find({}));
 }
@@ -234,8 +239,9 @@ std::size_t taken_after(const std::function<void(Chain&)>& change) {
 
 TEST(NormChain, NotAnyNorm) {
   EXPECT_EQ(taken_after([](Chain& c) { c.norm->saved.clear(); }), 0U);
+  EXPECT_EQ(taken_after([](Chain& c) { c.norm->rounding = Rounding::kOther; }), 0U);
   EXPECT_EQ(taken_after([](Chain& c) { c.norm->op = find_operator("aten::cudnn_batch_norm"); }),
-            0U);
+            3U);
   EXPECT_EQ(taken_after([](Chain& c) { c.norm->tensors[1].strides = {2}; }), 0U);
   EXPECT_EQ(taken_after([](Chain& c) { c.norm->tensors[2].sizes = {5}; }), 0U);
   EXPECT_EQ(taken_after([](Chain& c) { c.norm->saved[0].strides = {2}; }), 0U);
@@ -248,24 +254,45 @@ TEST(NormChain, NotAnyNorm) {
 }
 
 TEST(NormChain, NotAnyAdd) {
-  // The norm alone is no chain, and what follows an add that is none is no part of it.
-  EXPECT_EQ(taken_after([](Chain& c) { c.add->arguments[2].value = 2; }), 0U);
-  EXPECT_EQ(taken_after([](Chain& c) { c.add->arguments[2].value = true; }), 0U);
+  // The norm alone is taken: what follows an add that is none is no part of it.
+  EXPECT_EQ(taken_after([](Chain& c) { c.add->arguments[2].value = 2; }), 1U);
+  EXPECT_EQ(taken_after([](Chain& c) { c.add->arguments[2].value = true; }), 1U);
   EXPECT_EQ(taken_after([](Chain& c) { c.add->arguments[2].value = 1.0; }), 3U);
-  EXPECT_EQ(taken_after([](Chain& c) { c.add->op = find_operator("aten::sub_", "Tensor"); }), 0U);
+  EXPECT_EQ(taken_after([](Chain& c) { c.add->op = find_operator("aten::sub_", "Tensor"); }), 1U);
   EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].source = TensorSpec::Source::kSelf; }),
-            0U);
+            1U);
   EXPECT_EQ(
       taken_after([](Chain& c) { c.add->tensors[1].type = c10::scalarTypeToTypeMeta(kFloat); }),
-      0U);
-  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].sizes = {1, 6, 5, 5}; }), 0U);
-  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].strides = channels_last(c.sizes); }), 0U);
+      1U);
+  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].sizes = {1, 6, 5, 5}; }), 1U);
+  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].strides = channels_last(c.sizes); }), 1U);
   EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].offset = 40; }), 3U);
-  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].wrapped_number = true; }), 0U);
-  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[0].offset = 1; }), 0U);
+  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[1].wrapped_number = true; }), 1U);
+  EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[0].offset = 1; }), 1U);
   EXPECT_EQ(taken_after([](Chain& c) { c.add->tensors[0].source = TensorSpec::Source::kOrigin; }),
-            0U);
-  EXPECT_EQ(taken_after([](Chain& c) { Chain::set_none(*c.add, 1); }), 0U);
+            1U);
+  EXPECT_EQ(taken_after([](Chain& c) { Chain::set_none(*c.add, 1); }), 1U);
+}
+
+TEST(NormChain, LeakyRelu) {
+  Chain chain;
+  chain.relu->op = find_operator("aten::leaky_relu_");
+  EXPECT_EQ(chain.taken(), 2U) << "without a slope";
+  Chain::put_value(*chain.relu, 0.25);
+  const auto found = chain.find();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->calls, 3U);
+  EXPECT_TRUE(found->relu);
+  EXPECT_EQ(found->slope, 0.25F);
+  chain.relu->arguments[1].value = true;
+  EXPECT_EQ(chain.taken(), 2U);
+  EXPECT_FALSE(Chain().find()->slope);
+}
+
+TEST(NormChain, Rounding) {
+  Chain chain;
+  chain.norm->rounding = Rounding::kFlushed;
+  EXPECT_EQ(chain.find()->rounding, Rounding::kFlushed);
 }
 
 TEST(NormChain, NotAnyRelu) {

@@ -39,6 +39,7 @@ def request(runs: list[dict], **changes) -> dict:
         "headroom": 1.0,
         "min_block": "4KiB",
         "plan_seconds": 0.5,
+        "other_algorithms": False,
         "ballast_slack": None,
         "reference": None,
         "runs": runs,

@@ -1,5 +1,5 @@
 """What one kernel computes again of a batch norm, an addition and a relu has the bits of the three
-calls, whatever the numbers, types and layouts are."""
+calls, whatever the numbers, types and layouts are; of cuDNN's batch norm as well."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 CHAINS = ("relu", "add", "add relu")
+MORE_CHAINS = ("", "leaky", "add leaky")
 PARAMETERS = ("same", "float32", "none", "weight")
 LAYOUTS = ("contiguous", "last", "last, padded", "offset")
 LIMIT = "512MiB"
@@ -35,6 +36,7 @@ class Case:
     parameters: str
     chain: str
     training: bool
+    norm: str = "native"
 
     @property
     def bytes(self) -> int:
@@ -94,7 +96,11 @@ def data_of(case: Case) -> dict[str, Tensor | None]:
     count, channels = torch.Size(case.shape).numel(), case.shape[1]
     data: dict[str, Tensor | None] = dict.fromkeys(("weight", "bias", "mean", "variance"))
     if case.training:
-        data["x"] = torch.randn(count, generator=random).mul_(3).to(case.dtype)
+        x = torch.randn(case.shape, generator=random).mul_(3)
+        # Also where all of a channel is too small to be normal.
+        if case.norm == "cudnn":
+            x[:, -2:] *= 1e-39
+        data["x"] = x.flatten().to(case.dtype)
     else:
         data["x"] = any_bits(count, case.dtype, random)
         data["mean"] = per_channel(channels, torch.float32, random, 7)
@@ -115,7 +121,8 @@ def run(case: Case, data: dict[str, Tensor | None]) -> Tensor:
 
     x, other = data["x"], data["other"]
     assert x is not None and other is not None
-    y = torch.native_batch_norm(
+    norm = torch.native_batch_norm if case.norm == "native" else torch.ops.aten.cudnn_batch_norm
+    y: Tensor = norm(
         laid_out(x, case),
         small("weight"),
         small("bias"),
@@ -129,6 +136,8 @@ def run(case: Case, data: dict[str, Tensor | None]) -> Tensor:
         y.add_(laid_out(other, case))
     if "relu" in case.chain:
         y.relu_()
+    if "leaky" in case.chain:
+        nn.functional.leaky_relu_(y, 0.01)
     return y
 
 
@@ -149,8 +158,9 @@ def first_difference(case: Case, expected: Tensor, actual: Tensor) -> str | None
     )
 
 
-def check(cases: list[Case], min_block: int, *, fused: bool = True) -> None:
-    """Each case as in plain PyTorch, with everything dropped; by the kernel, or not at all."""
+def check(cases: list[Case], min_block: int, *, fused: bool | None = True) -> None:
+    """Each case as in plain PyTorch, with everything dropped; by the kernel, or not at all (None:
+    by whatever computes it)."""
     assert cases, "nothing is checked"
     data = [data_of(dataclasses.replace(case, chain="")) for case in cases]
     expected = [bits_of(run(case, one)) for case, one in zip(cases, data, strict=True)]
@@ -168,7 +178,7 @@ def check(cases: list[Case], min_block: int, *, fused: bool = True) -> None:
             if difference is not None:
                 wrong.append(difference)
             assert count("remakes") > remakes, f"{case}: it was not computed again"
-            if (count("replays.fused") > before) != fused:
+            if fused is not None and (count("replays.fused") > before) != fused:
                 not_by_kernel.append(case)
         assert count("replays.fused_failed") == 0, "a kernel could not be made or queued"
     assert not wrong, f"{len(wrong)} of {len(cases)} cases: " + "; ".join(wrong[:6])
@@ -218,6 +228,75 @@ def test_same_bits(dtype: torch.dtype, layout: str, channels: int) -> None:
         )
     ]
     check([case for case in cases if case.bytes >= min_block], min_block)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "last"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_same_bits_of_other_chains(dtype: torch.dtype, layout: str) -> None:
+    cases = [
+        Case(dtype, shape, layout, parameters, chain, training)
+        for shape, parameters, chain, training in itertools.product(
+            shapes(64, layout), ("same", "none"), MORE_CHAINS, (False, True)
+        )
+    ]
+    check(cases, 4 * 64 + 1)
+
+
+CUDNN_SHAPES = (
+    (4, 64, 128, 128),
+    (2, 5, 300, 301),
+    (1, 16, 40, 44, 48),
+    (2, 100, 181, 183),
+    (1, 3, 517, 509),
+    (70000, 8),
+)
+
+
+@pytest.mark.parametrize("shape", CUDNN_SHAPES, ids=str)
+def test_same_bits_as_cudnn(shape: tuple[int, ...]) -> None:
+    """Kernels for large planes round as PyTorch's own does: seen with cuDNN 9 on Hopper GPUs."""
+    cases = [
+        Case(torch.float32, shape, "contiguous", "same", chain, training=True, norm="cudnn")
+        for chain in CHAINS + MORE_CHAINS
+    ]
+    check(cases, 4 * shape[1] + 1)
+
+
+def test_cudnn_with_another_kernel() -> None:
+    """Where it rounds otherwise, or is not looked at, it is called again itself."""
+    for dtype, shape, layout in (
+        (torch.float32, (2, 32, 7, 9), "contiguous"),
+        (torch.float32, (64, 512, 7, 7), "contiguous"),
+        (torch.float16, (4, 16, 128, 128), "contiguous"),
+        (torch.float32, (4, 16, 128, 128), "offset"),
+    ):
+        cases = [
+            Case(dtype, shape, layout, "float32", chain, training=True, norm="cudnn")
+            for chain in ("", "relu", "add")
+        ]
+        check(cases, 4 * shape[1] + 1, fused=False)
+
+
+@pytest.mark.parametrize("shape", [(4, 64, 128, 128), (2, 32, 14, 14)], ids=str)
+def test_cudnn_for_channels_last(shape: tuple[int, ...]) -> None:
+    cases = [
+        Case(torch.float32, shape, "last", "same", chain, training=True, norm="cudnn")
+        for chain in ("", "relu", "add relu")
+    ]
+    check(cases, 4 * shape[1] + 1, fused=None)
+
+
+def test_cudnn_of_numbers_that_tell_nothing() -> None:
+    """Of zeros every way of rounding makes the same; so it stays with cuDNN."""
+
+    def program() -> Tensor:
+        x = torch.zeros(3, 16, 140, 140, device="cuda")
+        weight = torch.linspace(-1, 1, 16, device="cuda")
+        norm = torch.ops.aten.cudnn_batch_norm
+        y: Tensor = norm(x, weight, weight, None, None, True, 0.1, 1e-5)[0]
+        return y.relu_()
+
+    compare_programs(program, fused=False)
 
 
 def test_more_channels_than_threads() -> None:
@@ -366,4 +445,30 @@ def test_residual_networks(dtype: torch.dtype, memory_format: torch.memory_forma
     expected = bits_of(train())
     if not torch.equal(expected, bits_of(train())):
         pytest.skip("the plain run does not repeat itself to the bit here")
+    compare_programs(train, fused=True)
+
+
+@pytest.mark.parametrize("leaky", [False, True])
+def test_networks_with_cudnn(leaky: bool) -> None:
+    """As above, with whatever batch norm PyTorch takes."""
+
+    def train() -> Tensor:
+        torch.manual_seed(0)
+        act = nn.LeakyReLU(0.01, inplace=True) if leaky else nn.ReLU(inplace=True)
+        layers: list[nn.Module] = []
+        for width in (3, 16, 16):
+            layers += [nn.Conv2d(width, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), act]
+        model = nn.Sequential(*layers).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(3):
+            random = torch.Generator("cuda").manual_seed(step)
+            model(
+                torch.randn(4, 3, 140, 140, device="cuda", generator=random)
+            ).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return torch.cat([value.float().flatten() for value in model.state_dict().values()])
+
+    expected = bits_of(train())
+    assert torch.equal(expected, bits_of(train())), "the plain run repeats itself"
     compare_programs(train, fused=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from recompute_support import counts
+from recompute_support import counts, numbers
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -164,3 +164,28 @@ def test_what_finds_no_room_below_is_computed_again() -> None:
                 stats = counts(before)
                 assert stats["plan.steps"] == 0 and stats["drops"] > 0, stats
     assert _same(plain, tried)
+
+
+def test_what_finds_no_room_below_is_not_dropped_in_long_chains() -> None:
+    """Each is computed from the one before; were they dropped one after the other, the last would
+    take all of them at once."""
+    block = 4 * 4096
+
+    def chain() -> Tensor:
+        made = [numbers(1, 4096)]
+        for i in range(21):
+            made.append(made[-1] * (1 + 1 / (i + 2)))
+        total = torch.zeros(4096)
+        while made:
+            total = total * 2 + made.pop()
+        return total
+
+    expected = chain().clone()
+    with torch_lms.managed(
+        device="cpu", limit=8 * block, host_limit=9 * block, min_block=block, recompute=True
+    ):
+        before = counts()
+        result = chain()
+        dropped = counts(before)["drops"]
+        assert torch.equal(expected, result)
+    assert dropped > 0

@@ -47,7 +47,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
                 const std::optional<c10::Stream>& other) override;
   void reclaim_everything() override;
   bool clear_what_failed() override;
-  [[nodiscard]] ReplayCost replay_cost(const OpInfo& info) const override;
+  [[nodiscard]] ReplayCost replay_cost(const OpInfo& info,
+                                       const c10::Stack& stack) const override;
   [[nodiscard]] NormChains* norm_chains() override { return &norm_kernels_; }
   [[nodiscard]] bool announces_death(const Block& block) const override;
   void make_plain(c10::StorageImpl& storage) override;
@@ -100,7 +101,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::optional<Bytes> copy_below(Block& block) override;
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
   bool relocate(Block& block) override;
-  bool drop(Block& block) override;
+  bool drop(Block& block, Bytes most) override;
   bool rematerialise(Block& block) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;

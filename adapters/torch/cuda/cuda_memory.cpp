@@ -180,7 +180,12 @@ c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted,
         ++from_reclaim_;
         return whole(data);
       }
-      if (full) std::rethrow_exception(full);
+      if (full) {
+        // Whatever it takes to compute it again.
+        EngineLock lock = engine_.lock();
+        if (engine_.drop_any(lock) == 0) std::rethrow_exception(full);
+        continue;
+      }
       // What lies outside the arena is in the way of its growth.
       EngineLock lock = engine_.lock();
       const Bytes left = engine_.reclaim(lock, size);

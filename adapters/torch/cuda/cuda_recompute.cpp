@@ -11,7 +11,7 @@
 
 namespace lms::torch {
 
-ReplayCost CudaManager::replay_cost(const OpInfo& info) const {
+ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack) const {
   // Batch norm from its saved statistics: 0.079 of 0.231 ms where it was measured (limits of the
   // H200, bf16).
   constexpr float kFromStatistics = 0.35F;
@@ -20,10 +20,17 @@ ReplayCost CudaManager::replay_cost(const OpInfo& info) const {
   enum Place : std::uint8_t { kNone, kNorm, kAdd, kRelu };
   const bool joins = norm_kernels_.available();
   if (info.name == "aten::native_batch_norm") return {.alone = kFromStatistics, .place = kNorm};
+  if (joins && info.name == "aten::cudnn_batch_norm") {
+    const c10::IValue& input = stack[stack.size() - info.argument_count];
+    const float ms =
+        input.isTensor() && input.toTensor().defined() ? norm_checks_.ms_of(input.toTensor()) : -1;
+    if (ms < 0) return {};
+    return {.alone_ms = ms, .place = kNorm};
+  }
   if (joins && info.name == "aten::add_.Tensor") {
     return {.joined = kOtherOperand, .place = kAdd, .operands = 1};
   }
-  if (joins && info.name == "aten::relu_") return {.joined = 0, .place = kRelu};
+  if (joins && (info.name == "aten::relu_" || info.name == "aten::leaky_relu_")) return {.joined = 0, .place = kRelu};
   return {};
 }
 
@@ -64,11 +71,11 @@ bool CudaManager::announces_death(const Block& block) const {
   return static_cast<const CudaBlock&>(block).place != nullptr || is_away(block.state);
 }
 
-bool CudaManager::drop(Block& base) {
+bool CudaManager::drop(Block& base, Bytes most) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage || !holds(*storage, block) || block.place == nullptr || capturing()) return false;
-  if (!recipes().drop(block)) return false;
+  if (!recipes().drop(block, most)) return false;
   const cuda::ScopedRange range("drop", block.size);
   mark_pressed();
   pilot_.wake();

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "adapters/torch/cuda/norm_kernel_source.h"
 #include "base/error.h"
+#include "cuda/event.h"
 
 namespace lms::torch {
 namespace {
@@ -27,6 +30,10 @@ std::uint32_t lanes_of(const NormChain& chain) {
 std::uint32_t number_of(c10::ScalarType type) {
   if (type == c10::ScalarType::BFloat16) return 1;
   return type == c10::ScalarType::Half ? 2 : 0;
+}
+
+std::string option(const char* name, std::uint32_t value) {
+  return std::string("-D") + name + "=" + std::to_string(value);
 }
 
 bool is_vector(const void* address) {
@@ -71,21 +78,37 @@ CUfunction NormKernels::kernel_for(const NormChain& chain, Way way) {
   const std::uint32_t data = number_of(chain.type);
   const std::uint32_t parameters = number_of(chain.parameters);
   const std::uint32_t add = chain.other != nullptr ? 1 : 0;
-  const std::uint32_t relu = chain.relu ? 1 : 0;
+  const std::uint32_t leaky = chain.slope ? 2 : 1;
+  const std::uint32_t relu = chain.relu ? leaky : 0;
   const auto walk = static_cast<std::uint32_t>(way);
-  const std::uint32_t key = (((data * 3 + parameters) * 3 + walk) * 2 + add) * 2 + relu;
+  const std::uint32_t flushes = chain.rounding == Rounding::kFlushed ? 1 : 0;
+  const std::uint32_t key =
+      ((((data * 3 + parameters) * 3 + walk) * 2 + add) * 3 + relu) * 2 + flushes;
   const std::lock_guard guard(mutex_);
   if (const auto found = kernels_.find(key); found != kernels_.end()) return found->second;
+  return kernels_[key] =
+             make("normalise",
+                  {option("DATA", data), option("PARAMETERS", parameters), option("ADD", add),
+                   option("RELU", relu), option("WAY", walk)},
+                  chain.rounding);
+}
+
+CUfunction NormKernels::trial_for(Rounding rounding) {
+  const std::lock_guard guard(mutex_);
+  if (const auto found = trials_.find(rounding); found != trials_.end()) return found->second;
+  return trials_[rounding] = make("compare",
+                                  {"-DTRIAL", option("DATA", 0), option("PARAMETERS", 0),
+                                   option("ADD", 0), option("RELU", 0), option("WAY", 0)},
+                                  rounding);
+}
+
+CUfunction NormKernels::make(const char* name, std::vector<std::string> options,
+                             Rounding rounding) {
   if (!maker_) maker_.emplace();
-  const auto option = [](const char* name, std::uint32_t value) {
-    return std::string("-D") + name + "=" + std::to_string(value);
-  };
-  const CUfunction kernel =
-      maker_->make(kNormKernelSource, "normalise",
-                   {"--std=c++17", "--fmad=false", "--ftz=false", option("DATA", data),
-                    option("PARAMETERS", parameters), option("ADD", add), option("RELU", relu),
-                    option("WAY", walk)});
-  return kernels_[key] = kernel;
+  options.emplace_back("--std=c++17");
+  options.emplace_back("--fmad=false");
+  options.emplace_back(rounding == Rounding::kFlushed ? "--ftz=true" : "--ftz=false");
+  return maker_->make(kNormKernelSource, name, std::move(options));
 }
 
 bool NormKernels::prepare(const NormChain& chain) noexcept {
@@ -120,8 +143,10 @@ bool NormKernels::launch(const NormChain& chain, const NormChainMemory& memory) 
     std::uint32_t elements = chain.elements;
     std::uint32_t channels = chain.channels;
     std::uint32_t plane = chain.plane;
-    std::array<void*, 10> arguments{&at.input, &at.weight, &at.bias,  &at.mean,  &at.deviation,
-                                    &at.other, &at.result, &elements, &channels, &plane};
+    float slope = chain.slope.value_or(0.0F);
+    std::array<void*, 11> arguments{&at.input,     &at.weight, &at.bias,   &at.mean,
+                                    &at.deviation, &at.other,  &at.result, &elements,
+                                    &channels,     &plane,     &slope};
     const auto stream =
         c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
     if (maker_->launch(kernel, blocks_for(chain, way), kThreads, stream, arguments.data())) {
@@ -132,6 +157,71 @@ bool NormKernels::launch(const NormChain& chain, const NormChainMemory& memory) 
   }
   failed_ = true;
   return false;
+}
+
+NormTrial NormKernels::examine(const NormChain& chain, const NormChainMemory& memory,
+                               void* counts) noexcept {
+  // So many elements must tell the kernel's way from each of the others.
+  constexpr std::uint32_t kEvidence = 500;
+  NormTrial trial;
+  try {
+    make_current();
+    const auto stream =
+        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
+    for (const Rounding rounding : {Rounding::kPlain, Rounding::kFlushed}) {
+      std::array<std::uint32_t, kTrialCounts> found{};
+      NormChainMemory at = memory;
+      NormChain geometry = chain;
+      std::array<void*, 10> arguments{
+          &at.input,     &at.weight, &at.bias, &at.mean,           &at.deviation,
+          &at.result,    &counts,    &geometry.elements, &geometry.channels, &geometry.plane};
+      cuda::check(cudaMemsetAsync(counts, 0, sizeof(found), stream), "cudaMemsetAsync");
+      if (!maker_->launch(trial_for(rounding), blocks_for(chain, Way::kElements), kThreads, stream,
+                          arguments.data())) {
+        return {};
+      }
+      cuda::check(
+          cudaMemcpyAsync(found.data(), counts, sizeof(found), cudaMemcpyDeviceToHost, stream),
+          "cudaMemcpyAsync");
+      cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+      if (found[0] > 0) continue;
+      trial.certain = std::all_of(found.begin() + 1, found.begin() + 6,
+                                  [](std::uint32_t count) { return count >= kEvidence; }) &&
+                      (rounding == Rounding::kFlushed || found[6] > 0);
+      if (!trial.certain) return {};
+      trial.rounding = rounding;
+      NormChain same = chain;
+      same.rounding = rounding;
+      trial.ms = time(same, memory);
+      return trial;
+    }
+    trial.certain = true;
+    return trial;
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+float NormKernels::time(const NormChain& chain, const NormChainMemory& memory) {
+  const auto stream =
+      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
+  const auto make_event = [] {
+    cudaEvent_t event = nullptr;
+    cuda::check(cudaEventCreate(&event), "cudaEventCreate");
+    return std::unique_ptr<CUevent_st, cudaError_t (*)(cudaEvent_t)>(event, &cudaEventDestroy);
+  };
+  const auto begin = make_event();
+  const auto end = make_event();
+  // The first run pays for loading the kernel.
+  for (int i = 0; i < 2; ++i) {
+    cuda::check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
+    if (!prepare(chain) || !launch(chain, memory)) throw Error("CUDA: the kernel does not run");
+    cuda::check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
+  }
+  cuda::check(cudaEventSynchronize(end.get()), "cudaEventSynchronize");
+  float ms = 0;
+  cuda::check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
+  return ms;
 }
 
 }  // namespace lms::torch

@@ -2,9 +2,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "adapters/torch/cuda/kernel_maker.h"
 #include "adapters/torch/norm_chain.h"
@@ -22,6 +25,8 @@ class NormKernels final : public NormChains {
   [[nodiscard]] bool prepare(const NormChain& chain) noexcept override;
   [[nodiscard]] bool launch(const NormChain& chain,
                             const NormChainMemory& memory) noexcept override;
+  [[nodiscard]] NormTrial examine(const NormChain& chain, const NormChainMemory& memory,
+                                  void* counts) noexcept override;
 
   /// Kernels that could not be made or queued: 0 or 1.
   [[nodiscard]] std::int64_t failures() const noexcept { return failed_ ? 1 : 0; }
@@ -34,14 +39,19 @@ class NormKernels final : public NormChains {
   [[nodiscard]] static bool aligned(const NormChain& chain, const NormChainMemory& memory);
   /// Throws Error.
   [[nodiscard]] CUfunction kernel_for(const NormChain& chain, Way way);
+  [[nodiscard]] CUfunction trial_for(Rounding rounding);
+  [[nodiscard]] CUfunction make(const char* name, std::vector<std::string> options,
+                                Rounding rounding);
+  [[nodiscard]] float time(const NormChain& chain, const NormChainMemory& memory);
   [[nodiscard]] unsigned blocks_for(const NormChain& chain, Way way) const;
 
   const int device_;
   std::atomic<bool> failed_{false};
   mutable std::atomic<int> multiprocessors_{-1};  ///< 0: a device for which there are no kernels
-  std::mutex mutex_;                              ///< guards both below
+  std::mutex mutex_;                              ///< guards all below
   std::optional<KernelMaker> maker_;
   std::unordered_map<std::uint32_t, CUfunction> kernels_;
+  std::map<Rounding, CUfunction> trials_;
 };
 
 }  // namespace lms::torch
