@@ -20,6 +20,7 @@
 
 namespace lms::torch {
 
+class ProductCasts;
 class Recipes;
 struct OpInfo;
 
@@ -80,7 +81,9 @@ class DeviceManager {
   }
   /// Kernels that run several calls of a recipe at once; null: there are none.
   [[nodiscard]] virtual NormChains* norm_chains() { return nullptr; }
-  /// Which batch norms these compute bit by bit.
+  /// Kernels that convert products without making them; null: there are none.
+  [[nodiscard]] virtual ProductCasts* product_casts() { return nullptr; }
+  /// Which batch norms the first compute bit by bit.
   [[nodiscard]] NormChecks& norm_checks() { return norm_checks_; }
   /// Whoever owns the block's bytes will hear of it when its storage dies.
   [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }

@@ -3,11 +3,12 @@
 #include <limits>
 #include <vector>
 
+#include "adapters/torch/call_facts.h"
+
 namespace lms::torch {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
-using Numbers = std::span<const std::int64_t>;
 
 /// The strides of dimensions of one element say nothing.
 bool same_layout(const TensorSpec& one, const TensorSpec& other) {
@@ -28,45 +29,14 @@ bool dense_in(Numbers sizes, Numbers strides, const std::vector<std::size_t>& or
   return true;
 }
 
-bool is_contiguous(Numbers sizes, Numbers strides) {
-  std::vector<std::size_t> order(sizes.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
-  return dense_in(sizes, strides, order);
-}
-
 bool is_channels_last(Numbers sizes, Numbers strides) {
   return sizes.size() == 4 && dense_in(sizes, strides, {1, 3, 2, 0});
-}
-
-/// Its bytes are what the elements are, and lie on the device.
-bool is_plain_on(const TensorSpec& spec, c10::Device device) {
-  const auto backend =
-      device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
-  return spec.keys.has_backend(backend) && !spec.keys.has(c10::DispatchKey::Conjugate) &&
-         !spec.keys.has(c10::DispatchKey::Negative) && !spec.wrapped_number && spec.offset >= 0;
-}
-
-c10::ScalarType type_of(const TensorSpec& spec) { return c10::typeMetaToScalarType(spec.type); }
-
-bool is(const Call& call, const char* name, const char* overload) {
-  const auto& full = call.op->operator_name();
-  return full.name == name && full.overload_name == overload;
 }
 
 /// One value a channel, side by side.
 bool is_of_channels(const TensorSpec& spec, std::int64_t channels, c10::Device device) {
   return is_plain_on(spec, device) && spec.sizes == Sizes{channels} &&
          is_contiguous(spec.sizes, spec.strides);
-}
-
-/// The tensor that is argument number `at`; null if it is another kind of argument, or undefined.
-const TensorSpec* tensor_at(const Call& call, std::size_t at) {
-  if (at >= call.arguments.size()) return nullptr;
-  const Call::Argument& argument = call.arguments[at];
-  if (argument.kind != Call::Argument::Kind::kTensor || argument.tensors.front() < 0) {
-    return nullptr;
-  }
-  return &call.tensors[static_cast<std::size_t>(argument.tensors.front())];
 }
 
 bool is_none(const Call& call, std::size_t at) {
@@ -91,8 +61,8 @@ class Finder {
  private:
   bool takes_norm(const Call& call) {
     using c10::ScalarType;
-    const bool norm = is(call, "aten::native_batch_norm", "") ||
-                      is(call, "aten::cudnn_batch_norm", "");
+    const bool norm = is_call_of(call, "aten::native_batch_norm", "") ||
+                      is_call_of(call, "aten::cudnn_batch_norm", "");
     if (!norm || call.saved.size() != 2 || call.rounding == Rounding::kOther) return false;
     chain_.rounding = call.rounding;
     chain_.input = tensor_at(call, 0);
@@ -103,7 +73,8 @@ class Finder {
         chain_.type != ScalarType::Half) {
       return false;
     }
-    if (!is_plain_on(input, device_) || input.sizes.size() < 2 || !chain_.set_geometry(input.sizes, input.strides)) {
+    if (!is_plain_on(input, device_) || input.sizes.size() < 2 ||
+        !chain_.set_geometry(input.sizes, input.strides)) {
       return false;
     }
     const auto channels = input.sizes[1];
@@ -139,7 +110,8 @@ class Finder {
   }
 
   bool takes_add(const Call& call) {
-    if (!is(call, "aten::add_", "Tensor") || call.arguments.size() != 3 || !on_result(call)) {
+    if (!is_call_of(call, "aten::add_", "Tensor") || call.arguments.size() != 3 ||
+        !on_result(call)) {
       return false;
     }
     const TensorSpec* other = tensor_at(call, 1);
@@ -157,8 +129,8 @@ class Finder {
   }
 
   bool takes_relu(const Call& call) {
-    const bool leaky = is(call, "aten::leaky_relu_", "");
-    if ((!leaky && !is(call, "aten::relu_", "")) || !on_result(call)) return false;
+    const bool leaky = is_call_of(call, "aten::leaky_relu_", "");
+    if ((!leaky && !is_call_of(call, "aten::relu_", "")) || !on_result(call)) return false;
     if (leaky) {
       if (call.arguments.size() != 2 || call.arguments[1].kind != Call::Argument::Kind::kValue) {
         return false;

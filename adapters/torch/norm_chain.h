@@ -26,7 +26,7 @@ struct NormChain {
   const TensorSpec* mean = nullptr;
   const TensorSpec* deviation = nullptr;  ///< inverse
   const TensorSpec* other = nullptr;      ///< null: nothing is added
-  bool relu = false;             ///< or, with a slope, leaky_relu
+  bool relu = false;                      ///< or, with a slope, leaky_relu
   std::optional<float> slope;
   Rounding rounding = Rounding::kPlain;
   /// Element i, as memory has them, is of channel (i / plane) % channels.

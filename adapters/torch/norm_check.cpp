@@ -42,8 +42,10 @@ at::Tensor trial_weights(std::int64_t channels, std::uint32_t seed, c10::Device 
   for (std::int64_t i = 0; i < channels; ++i) {
     state = state * 1664525U + 1013904223U;
     numbers[i] = static_cast<float>(state >> 8U) * 0x1p-23F - 0.7F;
-    if (i == channels - 1) numbers[i] = kSpecial[0];
-    else if (i % kEvery == kEvery - 1) numbers[i] = kSpecial[(i / kEvery) % kSpecial.size()];
+    if (i == channels - 1)
+      numbers[i] = kSpecial[0];
+    else if (i % kEvery == kEvery - 1)
+      numbers[i] = kSpecial[(i / kEvery) % kSpecial.size()];
   }
   return result.to(device);
 }
@@ -81,8 +83,7 @@ NormTrial run_trial(DeviceManager& manager, NormChains& chains, const NormChain&
   pins.add({&use, 1});
   const at::Tensor weight = trial_weights(chain.channels, 1, manager.device());
   const at::Tensor bias = trial_weights(chain.channels, 77, manager.device());
-  const at::Tensor counts =
-      at::zeros({NormChains::kTrialCounts}, input.options().dtype(at::kInt));
+  const at::Tensor counts = at::zeros({NormChains::kTrialCounts}, input.options().dtype(at::kInt));
   arguments[kWeight] = weight;
   arguments[kBias] = bias;
   arguments[kRunningMean] = arguments[kRunningVariance] = c10::IValue();
@@ -139,9 +140,9 @@ void NormChecks::end_trial(const Kind& kind, const NormTrial& trial) {
   known_[kind].trial = trial;
 }
 
-void examine_norm(DeviceManager& manager, const OpInfo& info,
-                  const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
-                  c10::DispatchKeySet keys, const c10::Stack& stack) {
+void examine_norm(DeviceManager& manager, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                  const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  const c10::Stack& stack) {
   if (info.name != kCudnn) return;
   NormChains* const chains = manager.norm_chains();
   if (chains == nullptr || !chains->available() || !manager.records_here()) return;

@@ -48,8 +48,7 @@ class NormChecks {
 /// nothing is known of its kind: runs the kernel on the same input with weights that tell one way
 /// of rounding from another, and compares. Takes memory for one more result and waits for the
 /// device. Where that fails, nothing becomes known.
-void examine_norm(DeviceManager& manager, const OpInfo& info,
-                  const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
-                  c10::DispatchKeySet keys, const c10::Stack& stack);
+void examine_norm(DeviceManager& manager, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                  const c10::OperatorHandle& op, c10::DispatchKeySet keys, const c10::Stack& stack);
 
 }  // namespace lms::torch

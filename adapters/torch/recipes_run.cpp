@@ -5,6 +5,7 @@
 
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/norm_chain.h"
+#include "adapters/torch/product_cast.h"
 #include "adapters/torch/recipes.h"
 #include "adapters/torch/replay.h"
 #include "base/error.h"
@@ -114,6 +115,44 @@ std::size_t Recipes::run_chain(std::span<const std::shared_ptr<const Call>> call
   return chain->calls;
 }
 
+std::shared_ptr<const Call> Recipes::maker_of_missing(const TensorSpec& spec) {
+  if (spec.source != TensorSpec::Source::kOrigin) return nullptr;
+  const Guard guard(mutex_);
+  const Origin& origin = *spec.origin;
+  const bool missing = origin.storage.expired() && !origin.ghost && known(origin);
+  if (!missing || origin.version != spec.version || origin.calls.size() != 1 ||
+      origin.result != 0) {
+    return nullptr;
+  }
+  return origin.calls.front();
+}
+
+std::size_t Recipes::run_product_cast(std::span<const std::shared_ptr<const Call>> calls,
+                                      Bytes bytes, Storage& self) {
+  ProductCasts* const casts = manager_.product_casts();
+  const Call& cast = *calls.front();
+  if (casts == nullptr || !casts->available() || cast.tensors.size() != 1) return 0;
+  const auto product = maker_of_missing(cast.tensors.front());
+  if (!product) return 0;
+  const auto found = find_product_cast(*product, cast, manager_.device());
+  if (!found || found->bytes() != bytes) return 0;
+  Pins inputs;
+  const auto address_in = [](const Storage& storage, const TensorSpec& spec) {
+    const auto* data = static_cast<const char*>(storage->_mutable_data_ptr_no_checks().get());
+    return data + spec.offset * static_cast<Bytes>(spec.type.itemsize());
+  };
+  const Storage factor = source_of(*found->factor, inputs);
+  const Storage row = source_of(*found->row, inputs);
+  Storage made = take_memory(manager_.device(), bytes);
+  if (!casts->launch(*found, address_in(factor, *found->factor), address_in(row, *found->row),
+                     made->_mutable_data_ptr_no_checks().get())) {
+    return 0;
+  }
+  ++manager_.chains_replayed;
+  self = std::move(made);
+  return 1;
+}
+
 Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses,
                               Pins& pins) {
   std::vector<std::shared_ptr<const Call>> calls;
@@ -129,6 +168,7 @@ Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector
   if (result == Origin::kNoResult) self = take_memory(manager_.device(), origin->bytes);
   std::size_t done = 0;
   if (result == 0) done = run_chain(calls, origin->bytes, self);
+  if (result == 0 && done == 0) done = run_product_cast(calls, origin->bytes, self);
   if (done > 0) pin(*self, /*writes=*/false, pins);
   for (const auto& call : std::span(calls).subspan(done)) {
     Pins inputs;

@@ -48,7 +48,7 @@ void remove(const std::set<TraceBlockId>& gone, Trace& trace) {
   }
   trace.blocks = std::move(blocks);
   for (TraceOperator& op : trace.operators) {
-    for (auto* ids : {&op.reads, &op.writes, &op.allocs, &op.frees, &op.spared}) {
+    for (auto* ids : {&op.reads, &op.writes, &op.allocs, &op.frees, &op.spared, &op.replay_reads}) {
       std::erase_if(*ids, [&](TraceBlockId id) { return gone.contains(id); });
       for (TraceBlockId& id : *ids) id = number[id];
     }

@@ -105,8 +105,8 @@ class Engine {
   /// Lets the bytes of a resident block go which the mover can have computed again. False if it may
   /// not leave now, or they cannot. Lets the lock go.
   bool drop(EngineLock& lock, Block& block);
-  /// Drops one block that may leave, if possible one that takes little to be computed again. Returns
-  /// its bytes, or 0 if there is none. Lets the lock go.
+  /// Drops one block that may leave, if possible one that takes little to be computed again.
+  /// Returns its bytes, or 0 if there is none. Lets the lock go.
   Bytes drop_any(EngineLock& lock);
   /// Has a dropped block computed again, before anybody needs it. No effect if it is not dropped.
   /// Throws whatever the mover throws; the block is still dropped then. Lets the lock go.

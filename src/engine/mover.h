@@ -33,8 +33,8 @@ class Mover {
   virtual std::optional<Bytes> page_in(Block& block, bool ahead) = 0;
 
   /// Gives the device memory (and the copy below) of a block back whose bytes can be computed
-  /// again, and copies nothing. False if they cannot, or if that would take more than `most` bytes at
-  /// once (kUnlimited: whatever it takes) or make it take more for what has been dropped before:
+  /// again, and copies nothing. False if they cannot, or if that would take more than `most` bytes
+  /// at once (kUnlimited: whatever it takes) or make it take more for what has been dropped before:
   /// then nothing has changed. As page_out, without the lock.
   virtual bool drop(Block& /*block*/, Bytes /*most*/) { return false; }
   static constexpr Bytes kUnlimited = INT64_MAX;

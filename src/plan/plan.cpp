@@ -191,7 +191,7 @@ class Verifier {
     const std::string recipe =
         "cannot be rematerialised: operator " + std::to_string(step) + " (" + op.name + ") ";
     if (!op.repeatable) complain(id, recipe + "is not repeatable");
-    for (const TraceBlockId read : op.reads) {
+    for (const TraceBlockId read : op.again_reads()) {
       if (read == id || op.spares(read)) continue;
       const Residency& block = blocks_[read];
       if (!block.here()) {

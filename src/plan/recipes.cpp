@@ -50,7 +50,7 @@ Recipe Recipes::compose(const Trace& trace, TraceBlockId block, std::size_t make
       if (id != block && !op.spares(id)) recipe.until = -1;
     }
     if (recipe.until < 0) return recipe;
-    for (const TraceBlockId id : op.reads) {
+    for (const TraceBlockId id : op.again_reads()) {
       if (id == block || op.spares(id)) continue;
       recipe.until = std::min(recipe.until, next_write(id, at));
       if (std::ranges::find(recipe.inputs, id) == recipe.inputs.end()) recipe.inputs.push_back(id);

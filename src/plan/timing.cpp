@@ -194,7 +194,7 @@ class PlanTimer::Run {
     const auto recipe = makers_->at(id, now_);
     for (const std::size_t at : recipe) {
       const TraceOperator& op = trace_.operators[at];
-      for (const TraceBlockId read : op.reads) {
+      for (const TraceBlockId read : op.again_reads()) {
         if (read != id && !op.spares(read)) await_in(blocks_[read]);
       }
     }

@@ -97,7 +97,7 @@ class Unfolder {
       const TraceOperator& step = trace_.operators[at];
       op.name += (op.name.empty() ? "" : " + ") + step.name;
       op.ms += step.again_ms();
-      for (const TraceBlockId read : step.reads) {
+      for (const TraceBlockId read : step.again_reads()) {
         if (read == id || step.spares(read)) continue;
         const TraceBlockId life = life_of(read);
         if (std::ranges::find(op.reads, life) == op.reads.end()) op.reads.push_back(life);
@@ -153,6 +153,7 @@ class Unfolder {
     op.reads = lives_of(own.reads);
     op.writes = lives_of(own.writes);
     op.spared = lives_of(own.spared);
+    op.replay_reads.clear();  // nothing is run again any more
     op.frees.clear();
     for (const TraceBlockId id : own.allocs) life_[id] = id;
     for (const TraceBlockId id : own.frees) {

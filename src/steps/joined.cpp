@@ -35,7 +35,48 @@ std::vector<bool> joined_operators(const StepShape& shape) {
   return joined;
 }
 
+void fold_products(StepShape& shape) {
+  Trace& trace = shape.trace;
+  const std::size_t end = trace.operators.size();
+  struct Life {
+    std::size_t maker = SIZE_MAX;
+    std::size_t death = SIZE_MAX;
+    std::size_t last_write = 0;  // after the making
+  };
+  std::vector<Life> lives(trace.blocks.size());
+  for (std::size_t i = 0; i < end; ++i) {
+    const TraceOperator& op = trace.operators[i];
+    for (const TraceBlockId id : op.allocs) lives[id].maker = i;
+    for (const TraceBlockId id : op.writes) lives[id].last_write = i;
+    for (const TraceBlockId id : op.frees) lives[id].death = i;
+  }
+  const auto makes_one_of_one = [](const TraceOperator& op) {
+    return op.repeatable && op.allocs.size() == 1 && op.reads.size() == 1 && op.writes.empty();
+  };
+  for (std::size_t i = 0; i < end; ++i) {
+    TraceOperator& op = trace.operators[i];
+    op.replay_reads.clear();
+    if (shape.operators[i].replay_cost.fold != Fold::kConversion || !makes_one_of_one(op)) continue;
+    const Life& product = lives[op.reads.front()];
+    if (product.maker == SIZE_MAX || product.last_write > 0 || product.death == SIZE_MAX) continue;
+    const TraceOperator& maker = trace.operators[product.maker];
+    if (shape.operators[product.maker].replay_cost.fold != Fold::kProduct ||
+        !makes_one_of_one(maker)) {
+      continue;
+    }
+    const TraceBlockId factor = maker.reads.front();
+    const Life& source = lives[factor];
+    const bool written = source.last_write > product.maker;
+    if (written || source.death < product.death ||
+        trace.blocks[factor].bytes != trace.blocks[op.reads.front()].bytes) {
+      continue;
+    }
+    op.replay_reads = {factor};
+  }
+}
+
 void price_replays(StepShape& shape) {
+  fold_products(shape);
   const std::vector<bool> joined = joined_operators(shape);
   for (std::size_t i = 0; i < joined.size(); ++i) {
     TraceOperator& op = shape.trace.operators[i];

@@ -14,8 +14,13 @@ namespace lms {
 /// from its start.
 std::vector<bool> joined_operators(const StepShape& shape);
 
-/// Sets what it takes to run each operator again (TraceOperator::replay_ms), from the times of the
-/// trace and from the shape's ReplayCosts.
+/// Has conversions of products read, when they are run again, what the product was computed from
+/// (TraceOperator::replay_reads): where each makes one block from one, nobody writes what the
+/// product was computed from, and that lives no shorter than the product.
+void fold_products(StepShape& shape);
+
+/// Sets what it takes to run each operator again (TraceOperator::replay_ms and replay_reads), from
+/// the times of the trace and from the shape's ReplayCosts.
 void price_replays(StepShape& shape);
 
 }  // namespace lms

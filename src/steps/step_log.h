@@ -22,6 +22,10 @@ class StepFinder;
 /// What an operator is, apart from what it works on: equal in every run of the same code.
 using OperatorKey = std::uint64_t;
 
+/// A product of a block with something small, and what converts it: the second can be run again
+/// without the first.
+enum class Fold : std::uint8_t { kNone, kProduct, kConversion };
+
 /// What running an operator again costs, in parts of its own time.
 struct ReplayCost {
   float alone = 1;
@@ -32,6 +36,7 @@ struct ReplayCost {
   /// lower one, 0 is none.
   std::uint8_t place = 0;
   std::uint8_t operands = 0;  ///< blocks that it reads there beside the one that it writes
+  Fold fold = Fold::kNone;
 
   bool operator==(const ReplayCost&) const = default;
 };

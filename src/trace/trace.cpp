@@ -133,6 +133,7 @@ class Validator {
     check_temporaries(op);
     used(op.reads, "reads the unborn", "reads the dead");
     used(op.writes, "writes the unborn", "writes the dead");
+    (void)known(op.replay_reads);
     for (const TraceBlockId id : known(op.spared)) {
       if (std::ranges::find(op.writes, id) == op.writes.end()) complain(id, "spares the unwritten");
     }
@@ -213,6 +214,10 @@ void TraceBuilder::repeatable(double replay_ms) {
   TraceOperator& op = last("repeatable()");
   op.repeatable = true;
   op.replay_ms = replay_ms;
+}
+
+void TraceBuilder::reads_again(std::vector<TraceBlockId> blocks) {
+  last("reads_again()").replay_reads = std::move(blocks);
 }
 
 void TraceBuilder::spared(TraceBlockId block) { last("spared()").spared.push_back(block); }

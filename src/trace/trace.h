@@ -59,6 +59,9 @@ struct TraceOperator {
   /// Of running it again, where that is cheaper (a batch norm from its saved statistics);
   /// negative: as `ms`.
   double replay_ms = -1;
+  /// What running it again reads, if that is not `reads`: it computes one of them by the way, from
+  /// these, which nobody has written since (a product that is converted). Empty: the same.
+  std::vector<TraceBlockId> replay_reads = {};
   /// Most bytes in use beside all blocks while it runs; no less than its temporaries' peak.
   Bytes workspace = 0;
   std::vector<TraceTemporary> temporaries;  ///< ascending by `begin`; empty if not recorded
@@ -67,6 +70,9 @@ struct TraceOperator {
 
   /// What running it again takes.
   [[nodiscard]] double again_ms() const { return replay_ms < 0 ? ms : replay_ms; }
+  [[nodiscard]] const std::vector<TraceBlockId>& again_reads() const {
+    return replay_reads.empty() ? reads : replay_reads;
+  }
   /// Running it again leaves the block alone.
   [[nodiscard]] bool spares(TraceBlockId block) const;
 };
@@ -102,6 +108,8 @@ class TraceBuilder {
   void temporary(Bytes bytes, std::uint32_t begin, std::uint32_t end);
   /// The last operator may be run again, in this time: see TraceOperator::replay_ms.
   void repeatable(double replay_ms = -1);
+  /// What running the last operator again reads: see TraceOperator::replay_reads.
+  void reads_again(std::vector<TraceBlockId> blocks);
   /// Of what the last operator writes: running it again leaves the block alone.
   void spared(TraceBlockId block);
   /// A result of the last operator.

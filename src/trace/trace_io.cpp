@@ -21,6 +21,7 @@ constexpr const char* kFormat = "lms-trace";
 //   block     [bytes, born in step, movable, carried from]
 //   operator  [position in names, ms, workspace, repeatable, reads, writes, allocs, frees,
 //              [[bytes, begin, end] of each temporary], spared, time to run it again]
+//              and, if that is not the same, what is read when it is run again
 constexpr std::size_t kBlockFields = 4;
 constexpr std::size_t kOperatorFields = 11;
 /// The last version without the last two fields of an operator.
@@ -117,8 +118,10 @@ class Reader {
   }
 
   [[nodiscard]] TraceOperator operation(const Json& value, const std::string& where) const {
-    const Json& row =
-        row_of(value, kOperatorFields - (with_replays_ ? 0 : kFieldsOfReplays), where);
+    const bool with_reads = with_replays_ && value.is_array() && value.size() > kOperatorFields;
+    const Json& row = row_of(
+        value, kOperatorFields - (with_replays_ ? 0 : kFieldsOfReplays) + (with_reads ? 1 : 0),
+        where);
     TraceOperator op;
     const auto name = integer<std::uint32_t>(row[0], where);
     if (name >= names_.size()) fail(where + " has no name");
@@ -141,6 +144,7 @@ class Reader {
     op.spared = ids(row[9], where);
     if (!row[10].is_number()) fail(where + " holds no time to run it again");
     op.replay_ms = row[10].get<double>();
+    if (with_reads) op.replay_reads = ids(row[kOperatorFields], where);
     return op;
   }
 
@@ -170,6 +174,7 @@ void save_trace(const Trace& trace, const std::string& path) {
     operators.push_back(
         Json::array({name->second, op.ms, op.workspace, op.repeatable ? 1 : 0, op.reads, op.writes,
                      op.allocs, op.frees, std::move(temporaries), op.spared, op.replay_ms}));
+    if (!op.replay_reads.empty()) operators.back().push_back(op.replay_reads);
   }
   Json document = Json::object();
   document["format"] = kFormat;

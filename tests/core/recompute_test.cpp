@@ -141,6 +141,37 @@ TEST(Recompute, ASearchGoesOnFromAPlan) {
   EXPECT_EQ(verify_plan(trace, less.plan, 60), std::vector<std::string>{});
 }
 
+/// x is multiplied, the product is converted and dies; the result is wanted at the end, when only x
+/// is there. `by_the_way`: the conversion can be run again without the product.
+Trace converted_product(bool by_the_way) {
+  TraceBuilder builder;
+  const auto x = builder.existing(4);
+  builder.run("multiply", {x}, {}, 2);
+  builder.repeatable();
+  const auto product = builder.result(4);
+  builder.run("convert", {product}, {}, 1);
+  builder.repeatable();
+  if (by_the_way) builder.reads_again({x});
+  const auto result = builder.result(2);
+  builder.dies(product);
+  builder.run("large", {}, {}, 1);
+  builder.dies(builder.result(6));
+  builder.run("use", {x, result}, {}, 1);
+  builder.dies(result);
+  return builder.build();
+}
+
+TEST(Recompute, AConversionByTheWayOfItsProduct) {
+  // While "large" runs there is room for x alone.
+  for (const bool by_the_way : {false, true}) {
+    const Trace trace = converted_product(by_the_way);
+    const PlannedStep step = make_plan(trace, 10, kUnit, recomputing(200));
+    EXPECT_EQ(verify_plan(trace, step.plan, 10), std::vector<std::string>{});
+    EXPECT_DOUBLE_EQ(step.predicted.step_ms, by_the_way ? 6 : 8);
+    EXPECT_EQ(count(step.plan, Action::kRematerialise), by_the_way ? 1 : 2);
+  }
+}
+
 RandomTraceOptions larger_step() {
   return {.existing = 5, .operators = 20, .results = 2, .repeatable = 90, .writes = 6, .dies = 12};
 }

@@ -168,6 +168,79 @@ TEST(StepsJoined, PricesAreThoseOfTheChain) {
   EXPECT_EQ(again, (std::vector<double>{4, 2, 0, 8, 8}));
 }
 
+TEST(StepsJoined, ATimeOfItsOwn) {
+  Step step;
+  const auto x = step.weight();
+  step.makes({.alone_ms = 3, .place = 1}, {x});
+  step.makes({.alone_ms = 9, .place = 1}, {x});
+  StepShape shape = step.shape();
+  price_replays(shape);
+  EXPECT_EQ(shape.trace.operators[0].again_ms(), 3);
+  EXPECT_EQ(shape.trace.operators[1].again_ms(), 8) << "no more than the operator itself";
+}
+
+constexpr ReplayCost kProduct{.fold = Fold::kProduct};
+constexpr ReplayCost kConversion{.fold = Fold::kConversion};
+
+/// What the last operator reads when it is run again.
+std::vector<TraceBlockId> read_again(const Step& step) {
+  StepShape shape = step.shape();
+  price_replays(shape);
+  return shape.trace.operators.back().again_reads();
+}
+
+TEST(StepsJoined, ConversionsOfProducts) {
+  const auto reads = [](const ReplayCost& first, const ReplayCost& second) {
+    Step step;
+    const auto x = step.weight();
+    const auto product = step.makes(first, {x});
+    step.makes(second, {product});
+    step.builder().dies(product);
+    return read_again(step);
+  };
+  EXPECT_EQ(reads(kProduct, kConversion), (std::vector<TraceBlockId>{0}));
+  EXPECT_EQ(reads(kProduct, {}), (std::vector<TraceBlockId>{1}));
+  EXPECT_EQ(reads({}, kConversion), (std::vector<TraceBlockId>{1}));
+  EXPECT_EQ(reads(kConversion, kProduct), (std::vector<TraceBlockId>{1}));
+}
+
+TEST(StepsJoined, NotOfProductsThatStay) {
+  Step step;
+  const auto product = step.makes(kProduct, {step.weight()});
+  step.makes(kConversion, {product});
+  EXPECT_EQ(read_again(step), (std::vector<TraceBlockId>{product}));
+}
+
+TEST(StepsJoined, NotIfTheFactorDiesFirst) {
+  Step step;
+  const auto x = step.makes({}, {});
+  const auto product = step.makes(kProduct, {x});
+  step.builder().dies(x);
+  step.makes(kConversion, {product});
+  step.builder().dies(product);
+  EXPECT_EQ(read_again(step), (std::vector<TraceBlockId>{product}));
+}
+
+TEST(StepsJoined, NotIfEitherIsWritten) {
+  for (const bool factor : {false, true}) {
+    Step step;
+    const auto x = step.weight();
+    const auto product = step.makes(kProduct, {x});
+    step.writes({}, factor ? x : product);
+    step.makes(kConversion, {product});
+    step.builder().dies(product);
+    EXPECT_EQ(read_again(step), (std::vector<TraceBlockId>{product}));
+  }
+}
+
+TEST(StepsJoined, NotWithAFactorOfAnotherSize) {
+  Step step;
+  const auto product = step.makes(kProduct, {step.weight(kBytes / 2)});
+  step.makes(kConversion, {product});
+  step.builder().dies(product);
+  EXPECT_EQ(read_again(step), (std::vector<TraceBlockId>{product}));
+}
+
 TEST(StepsJoined, TheLogKeepsTheCosts) {
   StepLog log;
   for (BlockUid run = 0; run < 3; ++run) {

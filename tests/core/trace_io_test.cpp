@@ -70,6 +70,7 @@ void expect_equal(const Trace& a, const Trace& b) {
     EXPECT_EQ(x.repeatable, y.repeatable);
     EXPECT_EQ(x.spared, y.spared);
     EXPECT_EQ(x.replay_ms, y.replay_ms);
+    EXPECT_EQ(x.replay_reads, y.replay_reads);
     ASSERT_EQ(x.temporaries.size(), y.temporaries.size());
     for (std::size_t k = 0; k < x.temporaries.size(); ++k) {
       EXPECT_EQ(x.temporaries[k].bytes, y.temporaries[k].bytes);
@@ -92,6 +93,7 @@ Trace step_with_everything() {
   builder.temporary(12, 2, 3);
   builder.run("aten::sgd", {fresh}, {weight}, 1e-9);
   builder.repeatable(1e-10);
+  builder.reads_again({batch, weight});
   builder.spared(weight);
   builder.dies(ahead);
   builder.carried(ahead, fresh);

@@ -324,6 +324,61 @@ def test_types_without_a_kernel_are_computed_call_by_call() -> None:
     check(cases, 8 * 5 + 1, fused=False)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [8, 100, 37, 2048])
+def test_converted_products(dtype: torch.dtype, width: int) -> None:
+    """A product that is dead when what was converted from it is computed again."""
+    for rows, row_shape, offset in (
+        ((4, 30), (width,), 0),
+        ((200,), (1, width), 0),
+        ((9,), (width,), 1),
+    ):
+        random = torch.Generator().manual_seed(width)
+        shape = (*rows, width)
+        count = torch.Size(shape).numel()
+        x = any_bits(count + offset, torch.float32, random)
+        row = per_channel(width, torch.float32, random, 0).view(row_shape)
+
+        def program(
+            first: bool,
+            x: Tensor = x,
+            row: Tensor = row,
+            shape: tuple[int, ...] = shape,
+            offset: int = offset,
+        ) -> Tensor:
+            factor, other = x.cuda()[offset:].view(shape), row.cuda()
+            product = other * factor if first else factor * other
+            return torch.cat([product.to(dtype).flatten(), product.to(dtype).flatten()])
+
+        def kept(
+            first: bool,
+            x: Tensor = x,
+            row: Tensor = row,
+            shape: tuple[int, ...] = shape,
+            offset: int = offset,
+        ) -> Tensor:
+            factor, other = x.cuda()[offset:].view(shape), row.cuda()
+            product = other * factor if first else factor * other
+            converted = product.to(dtype)
+            again = product.view(-1, width).to(dtype)
+            del product
+            return torch.stack(
+                [converted.flatten(), again.flatten(), (factor * 0 == 0).flatten().to(dtype)]
+            )
+
+        for first in (False, True):
+            expected = bits_of(kept(first)), bits_of(program(first))
+            with harness.managed(
+                "cuda", stress="drop", min_block=4 * width + 1, limit=LIMIT
+            ) as package:
+                before = int(package.memory_stats("cuda")["replays.fused"])
+                assert torch.equal(expected[0], bits_of(kept(first)))
+                after = int(package.memory_stats("cuda")["replays.fused"])
+                assert torch.equal(expected[1], bits_of(program(first)))
+                assert int(package.memory_stats("cuda")["replays.fused_failed"]) == 0
+            assert after > before, "not by the kernel"
+
+
 def compare_programs(program: Callable[[], Tensor], *, fused: bool) -> None:
     expected = bits_of(program())
     with harness.managed("cuda", stress="drop", min_block=512, limit=LIMIT) as package:
@@ -381,9 +436,8 @@ def test_other_calls_are_computed_as_they_are() -> None:
         y = normalised(numbers(2, 16, 9, 9)).relu_()
         return y.add_(numbers(2, 16, 9, 9)).mul_(3).relu_()
 
-    for program in (scaled, broadcast, other_layout, part, to_itself):
-        compare_programs(program, fused=False)
-    compare_programs(then_more, fused=True)
+    for program in (scaled, broadcast, other_layout, part, to_itself, then_more):
+        compare_programs(program, fused=True)
 
 
 def test_operands_that_are_dropped_themselves() -> None:

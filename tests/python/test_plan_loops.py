@@ -166,9 +166,7 @@ def test_same_bits_under_plans(name: str) -> None:
 
 def test_plans_made_beside_the_training_change_nothing() -> None:
     plain = _run(lambda: steady(28))
-    with torch_lms.managed(
-        device="cpu", limit=LIMIT, min_block=4096, plan="on", plan_seconds=0.05
-    ):
+    with torch_lms.managed(device="cpu", limit=LIMIT, min_block=4096, plan="on", plan_seconds=0.05):
         losses = []
         for step, loss in enumerate(steady(28)):
             losses.append(float(loss))

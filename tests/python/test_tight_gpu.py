@@ -13,8 +13,8 @@ MIB = 1 << 20
 def test_a_result_takes_pages_wherever_they_are() -> None:
     """What the operator has pinned leaves no stretch of addresses that is long enough."""
     torch.cuda.empty_cache()
-    size = 64 * MIB
-    with harness.managed("cuda", limit=7 * size // 2, min_block="1MiB") as package:
+    size = 128 * MIB
+    with harness.managed("cuda", limit=33 * size // 10, min_block="1MiB") as package:
 
         def bytes_of(part: float, value: int) -> torch.Tensor:
             return torch.full((int(size * part),), value, dtype=torch.uint8, device="cuda")

@@ -30,7 +30,16 @@ ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack)
   if (joins && info.name == "aten::add_.Tensor") {
     return {.joined = kOtherOperand, .place = kAdd, .operands = 1};
   }
-  if (joins && (info.name == "aten::relu_" || info.name == "aten::leaky_relu_")) return {.joined = 0, .place = kRelu};
+  const std::size_t base = stack.size() - info.argument_count;
+  const bool folds = product_kernels_.available();
+  if (folds && info.name == "aten::mul.Tensor" && may_be_product(stack, base)) {
+    return {.fold = Fold::kProduct};
+  }
+  if (folds && info.name == "aten::_to_copy" && may_be_cast(stack, base)) {
+    return {.fold = Fold::kConversion};
+  }
+  if (joins && (info.name == "aten::relu_" || info.name == "aten::leaky_relu_"))
+    return {.joined = 0, .place = kRelu};
   return {};
 }
 

@@ -32,6 +32,18 @@ int attribute(cudaDeviceAttr which) {
 
 }  // namespace
 
+int multiprocessors_for_replays(int device) noexcept {
+  constexpr int kLeastMajor = 8;
+  int major = 0;
+  int count = 0;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      major < kLeastMajor ||
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    return 0;
+  }
+  return count;
+}
+
 KernelMaker::KernelMaker() {
   const std::string runtime = "libnvrtc.so." + std::to_string(CUDART_VERSION / 1000);
   for (const std::string& name : {beside_pytorch(), runtime, std::string("libcuda.so.1")}) {

@@ -4,12 +4,13 @@ namespace lms::torch {
 
 /// What NVRTC makes NormKernels' kernels of. Roundings are those of PyTorch's kernels, one after
 /// the other: batch_norm_elemt (both layouts), add_ and relu_, each of which ends in the type of
-/// the data. Only relu, but for the leaky one, comes before the rounding in front of it, which gives the same bits:
-/// rounding changes no order, and every NaN into the same one.
+/// the data. Only relu, but for the leaky one, comes before the rounding in front of it, which
+/// gives the same bits: rounding changes no order, and every NaN into the same one.
 ///
-/// Defined outside: DATA and PARAMETERS (types: 0 float, 1 bfloat16, 2 half), ADD (0 or 1), RELU (0,
-/// 1, or 2: leaky_relu), WAY (0 element by element, 1 vectors along the channels, 2 vectors along the planes). In way
-/// 1 there must be at least as many threads as a row of channels has vectors.
+/// Defined outside: DATA and PARAMETERS (types: 0 float, 1 bfloat16, 2 half), ADD (0 or 1), RELU
+/// (0, 1, or 2: leaky_relu), WAY (0 element by element, 1 vectors along the channels, 2 vectors
+/// along the planes). In way 1 there must be at least as many threads as a row of channels has
+/// vectors.
 inline constexpr const char* kNormKernelSource = R"cuda(
 typedef unsigned int u32;
 typedef unsigned short u16;

@@ -17,10 +17,7 @@
 namespace lms::torch {
 namespace {
 
-constexpr std::uint32_t kVectorBytes = 16;
 constexpr unsigned kThreads = 256;
-/// Conversions to bfloat16 are the device's own from there on; PyTorch makes other NaNs before.
-constexpr int kLeastMajor = 8;
 
 std::uint32_t lanes_of(const NormChain& chain) {
   return kVectorBytes / static_cast<std::uint32_t>(c10::elementSize(chain.type));
@@ -36,26 +33,12 @@ std::string option(const char* name, std::uint32_t value) {
   return std::string("-D") + name + "=" + std::to_string(value);
 }
 
-bool is_vector(const void* address) {
-  return reinterpret_cast<std::uintptr_t>(address) % kVectorBytes == 0;
-}
-
 }  // namespace
 
 bool NormKernels::available() const noexcept {
   if (failed_) return false;
-  int known = multiprocessors_;
-  if (known < 0) {
-    int major = 0;
-    known = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_) != cudaSuccess ||
-        major < kLeastMajor ||
-        cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device_) != cudaSuccess) {
-      known = 0;
-    }
-    multiprocessors_ = known;
-  }
-  return known > 0;
+  if (multiprocessors_ < 0) multiprocessors_ = multiprocessors_for_replays(device_);
+  return multiprocessors_ > 0;
 }
 
 void NormKernels::make_current() const {
@@ -86,11 +69,10 @@ CUfunction NormKernels::kernel_for(const NormChain& chain, Way way) {
       ((((data * 3 + parameters) * 3 + walk) * 2 + add) * 3 + relu) * 2 + flushes;
   const std::lock_guard guard(mutex_);
   if (const auto found = kernels_.find(key); found != kernels_.end()) return found->second;
-  return kernels_[key] =
-             make("normalise",
-                  {option("DATA", data), option("PARAMETERS", parameters), option("ADD", add),
-                   option("RELU", relu), option("WAY", walk)},
-                  chain.rounding);
+  return kernels_[key] = make("normalise",
+                              {option("DATA", data), option("PARAMETERS", parameters),
+                               option("ADD", add), option("RELU", relu), option("WAY", walk)},
+                              chain.rounding);
 }
 
 CUfunction NormKernels::trial_for(Rounding rounding) {
@@ -173,8 +155,8 @@ NormTrial NormKernels::examine(const NormChain& chain, const NormChainMemory& me
       NormChainMemory at = memory;
       NormChain geometry = chain;
       std::array<void*, 10> arguments{
-          &at.input,     &at.weight, &at.bias, &at.mean,           &at.deviation,
-          &at.result,    &counts,    &geometry.elements, &geometry.channels, &geometry.plane};
+          &at.input,  &at.weight, &at.bias,           &at.mean,           &at.deviation,
+          &at.result, &counts,    &geometry.elements, &geometry.channels, &geometry.plane};
       cuda::check(cudaMemsetAsync(counts, 0, sizeof(found), stream), "cudaMemsetAsync");
       if (!maker_->launch(trial_for(rounding), blocks_for(chain, Way::kElements), kThreads, stream,
                           arguments.data())) {

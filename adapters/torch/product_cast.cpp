@@ -1,0 +1,123 @@
+#include "adapters/torch/product_cast.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "adapters/torch/call_facts.h"
+
+namespace lms::torch {
+namespace {
+
+/// Elements, if there are some, and PyTorch counts them in 32 bits.
+std::optional<std::uint32_t> count_of(Numbers sizes) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) {
+    if (size <= 0 || size >= kMost) return std::nullopt;
+    count *= size;
+    if (count >= kMost) return std::nullopt;
+  }
+  return static_cast<std::uint32_t>(count);
+}
+
+/// A factor of `width` elements that is the same for each row.
+bool is_row(Numbers sizes, Numbers strides, std::int64_t width) {
+  return !sizes.empty() && sizes.back() == width && is_contiguous(sizes, strides) &&
+         std::all_of(sizes.begin(), sizes.end() - 1, [](std::int64_t size) { return size == 1; });
+}
+
+bool are_factors(Numbers sizes, Numbers strides, Numbers row_sizes, Numbers row_strides) {
+  const auto count = count_of(sizes);
+  return count && sizes.size() >= 2 && row_sizes.size() <= sizes.size() &&
+         static_cast<std::int64_t>(*count) > sizes.back() && is_contiguous(sizes, strides) &&
+         is_row(row_sizes, row_strides, sizes.back());
+}
+
+bool is_16_bits(c10::ScalarType type) {
+  return type == c10::ScalarType::BFloat16 || type == c10::ScalarType::Half;
+}
+
+bool is_plain_float(const TensorSpec& spec, c10::Device device) {
+  return is_plain_on(spec, device) && type_of(spec) == c10::ScalarType::Float;
+}
+
+/// Of _to_copy's arguments, but the tensor: a type of 16 bits, and else what the tensor has.
+template <typename Value>
+std::optional<c10::ScalarType> target_of(std::size_t count, const Value& value) {
+  constexpr std::size_t kArguments = 7, kType = 1, kNonBlocking = 5, kFormat = 6;
+  if (count != kArguments || !value(kType).isInt()) return std::nullopt;
+  for (std::size_t i = kType + 1; i < kArguments; ++i) {
+    if (i == kNonBlocking || value(i).isNone()) continue;
+    const bool preserves = i == kFormat && value(i).isInt() &&
+                           value(i).toMemoryFormat() == c10::MemoryFormat::Preserve;
+    if (!preserves) return std::nullopt;
+  }
+  const c10::ScalarType type = value(kType).toScalarType();
+  return is_16_bits(type) ? std::optional(type) : std::nullopt;
+}
+
+const at::Tensor* plain_float_at(const c10::Stack& stack, std::size_t at) {
+  if (!stack[at].isTensor() || !stack[at].toTensor().defined()) return nullptr;
+  const at::Tensor& tensor = stack[at].toTensor();
+  const bool plain = tensor.scalar_type() == at::kFloat && tensor.layout() == c10::kStrided &&
+                     tensor.dim() > 0 && !tensor.is_neg();
+  return plain ? &tensor : nullptr;
+}
+
+}  // namespace
+
+std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
+                                             c10::Device device) {
+  if (!is_call_of(product, "aten::mul", "Tensor") || !is_call_of(cast, "aten::_to_copy", ""))
+    return std::nullopt;
+  const TensorSpec* const one = tensor_at(product, 0);
+  const TensorSpec* const other = tensor_at(product, 1);
+  const TensorSpec* const made = tensor_at(cast, 0);
+  if (one == nullptr || other == nullptr || made == nullptr || made->offset != 0) {
+    return std::nullopt;
+  }
+  for (const TensorSpec* spec : {one, other, made}) {
+    if (!is_plain_float(*spec, device) || spec->source == TensorSpec::Source::kSelf) {
+      return std::nullopt;
+    }
+  }
+  const auto type = target_of(cast.arguments.size(), [&](std::size_t i) -> const c10::IValue& {
+    return cast.arguments[i].value;
+  });
+  if (!type) return std::nullopt;
+  ProductCast result;
+  result.type = *type;
+  const auto take = [&](const TensorSpec& factor, const TensorSpec& row) {
+    if (!are_factors(factor.sizes, factor.strides, row.sizes, row.strides)) return false;
+    result.factor = &factor;
+    result.row = &row;
+    return true;
+  };
+  if (!take(*one, *other) && !take(*other, *one)) return std::nullopt;
+  // Converted may be another view of the product, as long as it is all of it in the same order.
+  const auto count = count_of(made->sizes);
+  result.elements = *count_of(result.factor->sizes);
+  result.width = static_cast<std::uint32_t>(result.factor->sizes.back());
+  if (count != result.elements || !is_contiguous(made->sizes, made->strides)) return std::nullopt;
+  return result;
+}
+
+bool may_be_product(const c10::Stack& stack, std::size_t base) {
+  const at::Tensor* const one = plain_float_at(stack, base);
+  const at::Tensor* const other = plain_float_at(stack, base + 1);
+  if (one == nullptr || other == nullptr) return false;
+  return are_factors(one->sizes(), one->strides(), other->sizes(), other->strides()) ||
+         are_factors(other->sizes(), other->strides(), one->sizes(), one->strides());
+}
+
+bool may_be_cast(const c10::Stack& stack, std::size_t base) {
+  const at::Tensor* const made = plain_float_at(stack, base);
+  return made != nullptr && made->storage_offset() == 0 &&
+         is_contiguous(made->sizes(), made->strides()) &&
+         target_of(stack.size() - base,
+                   [&](std::size_t i) -> const c10::IValue& { return stack[base + i]; });
+}
+
+}  // namespace lms::torch

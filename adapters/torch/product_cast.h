@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "adapters/torch/recipe.h"
+
+namespace lms::torch {
+
+/// A float32 tensor times something as long as its rows, converted to 16 bits: two calls that one
+/// pass over memory can compute, without the product. The specs belong to the calls.
+struct ProductCast {
+  c10::ScalarType type = c10::ScalarType::Undefined;  ///< BFloat16 or Half
+  const TensorSpec* factor = nullptr;
+  const TensorSpec* row = nullptr;  ///< of `width` elements; factors are exchangeable
+  std::uint32_t elements = 0;
+  std::uint32_t width = 0;
+
+  [[nodiscard]] Bytes bytes() const { return 2 * static_cast<Bytes>(elements); }
+};
+
+/// Nothing unless `cast` converts all of what `product` makes, on `device`, and it is certain that
+/// one kernel (see ProductCasts) gives the same bits as both.
+std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
+                                             c10::Device device);
+
+/// The same for calls that have not been recorded: what plans may reckon with. `base`: where the
+/// arguments are.
+[[nodiscard]] bool may_be_product(const c10::Stack& stack, std::size_t base);
+[[nodiscard]] bool may_be_cast(const c10::Stack& stack, std::size_t base);
+
+/// A device's kernels for them. Thread-safe.
+class ProductCasts {
+ public:
+  virtual ~ProductCasts() = default;
+  /// False once it has turned out that there are none here.
+  [[nodiscard]] virtual bool available() const noexcept = 0;
+  /// Queues the kernel on the current stream. False: it has not been queued, and nothing was
+  /// written.
+  [[nodiscard]] virtual bool launch(const ProductCast& cast, const void* factor, const void* row,
+                                    void* result) noexcept = 0;
+};
+
+}  // namespace lms::torch

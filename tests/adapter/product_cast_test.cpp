@@ -1,0 +1,141 @@
+// Which products and conversions one kernel may compute.
+
+#include "adapters/torch/product_cast.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "adapter/support.h"
+
+namespace lms::torch {
+namespace {
+
+using testing::find_operator;
+using Sizes = std::vector<std::int64_t>;
+
+TensorSpec float_spec(Sizes sizes) {
+  TensorSpec result;
+  result.source = TensorSpec::Source::kOrigin;
+  result.type = c10::scalarTypeToTypeMeta(c10::kFloat);
+  result.keys = c10::DispatchKeySet(c10::DispatchKey::CPU);
+  result.strides.assign(sizes.size(), 1);
+  for (std::size_t i = sizes.size() - 1; i > 0; --i) {
+    result.strides[i - 1] = result.strides[i] * sizes[i];
+  }
+  result.sizes = std::move(sizes);
+  return result;
+}
+
+void add_tensor(Call& call, TensorSpec tensor) {
+  Call::Argument& argument = call.arguments.emplace_back();
+  argument.kind = Call::Argument::Kind::kTensor;
+  argument.tensors = {static_cast<int>(call.tensors.size())};
+  call.tensors.push_back(std::move(tensor));
+}
+
+/// factor * row, converted; to be made wrong in one place.
+struct Pair {
+  explicit Pair(bool row_first = false) {
+    product.op = find_operator("aten::mul", "Tensor");
+    add_tensor(product, float_spec(row_first ? Sizes{8} : Sizes{2, 3, 8}));
+    add_tensor(product, float_spec(row_first ? Sizes{2, 3, 8} : Sizes{8}));
+    cast.op = find_operator("aten::_to_copy");
+    add_tensor(cast, float_spec({2, 3, 8}));
+    cast.arguments.resize(7);
+    cast.arguments[1].value = static_cast<int>(c10::kBFloat16);
+    cast.arguments[5].value = false;
+  }
+  [[nodiscard]] std::optional<ProductCast> find() const {
+    return find_product_cast(product, cast, c10::kCPU);
+  }
+
+  Call product;
+  Call cast;
+};
+
+bool found_after(const std::function<void(Pair&)>& change) {
+  Pair pair;
+  change(pair);
+  return pair.find().has_value();
+}
+
+TEST(ProductCast, BothOrders) {
+  for (const bool row_first : {false, true}) {
+    const Pair pair(row_first);
+    const auto found = pair.find();
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->type, c10::kBFloat16);
+    EXPECT_EQ(found->factor, &pair.product.tensors[row_first ? 1 : 0]);
+    EXPECT_EQ(found->row, &pair.product.tensors[row_first ? 0 : 1]);
+    EXPECT_EQ(found->elements, 48U);
+    EXPECT_EQ(found->width, 8U);
+    EXPECT_EQ(found->bytes(), 96);
+  }
+}
+
+TEST(ProductCast, WhatIsTheSame) {
+  EXPECT_TRUE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({1, 1, 8}); }));
+  EXPECT_TRUE(found_after([](Pair& p) { p.cast.tensors[0] = float_spec({6, 8}); })) << "a view";
+  EXPECT_TRUE(
+      found_after([](Pair& p) { p.cast.arguments[1].value = static_cast<int>(c10::kHalf); }));
+  EXPECT_TRUE(found_after(
+      [](Pair& p) { p.cast.arguments[6].value = static_cast<int>(c10::MemoryFormat::Preserve); }));
+  EXPECT_TRUE(found_after([](Pair& p) { p.product.tensors[0].offset = 8; }));
+}
+
+TEST(ProductCast, NotAnyProduct) {
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.op = find_operator("aten::add", "Tensor"); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({3, 8}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({2, 3, 8}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({2, 3, 1}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({1}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[0] = float_spec({8}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[0].strides = {24, 1, 3}; }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1].strides = {2}; }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1].wrapped_number = true; }));
+  EXPECT_FALSE(found_after(
+      [](Pair& p) { p.product.tensors[0].type = c10::scalarTypeToTypeMeta(c10::kBFloat16); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[0].keys = {}; })) << "elsewhere";
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[0].sizes[0] = std::int64_t{1} << 30; }))
+      << "PyTorch counts in 64 bits";
+}
+
+TEST(ProductCast, NotAnyConversion) {
+  EXPECT_FALSE(found_after([](Pair& p) { p.cast.op = find_operator("aten::clone"); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.cast.tensors[0] = float_spec({3, 8}); })) << "a part";
+  EXPECT_FALSE(found_after([](Pair& p) { p.cast.tensors[0].offset = 8; }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.cast.tensors[0].strides = {1, 2, 6}; }));
+  EXPECT_FALSE(found_after(
+      [](Pair& p) { p.cast.arguments[1].value = static_cast<int>(c10::ScalarType::Double); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.cast.arguments[1].value = c10::IValue(); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.cast.arguments[3].value = c10::Device(c10::kCPU); }));
+  EXPECT_FALSE(found_after([](Pair& p) {
+    p.cast.arguments[6].value = static_cast<int>(c10::MemoryFormat::ChannelsLast);
+  }));
+}
+
+TEST(ProductCast, WhatPlansReckonWith) {
+  const at::Tensor x = at::zeros({2, 3, 8});
+  const at::Tensor row = at::zeros({8});
+  EXPECT_TRUE(may_be_product({x, row}, 0));
+  EXPECT_TRUE(may_be_product({1, row, x}, 1));
+  EXPECT_FALSE(may_be_product({x, x}, 0));
+  EXPECT_FALSE(may_be_product({x, at::Tensor()}, 0));
+  EXPECT_FALSE(may_be_product({x, row.to(c10::kBFloat16)}, 0));
+  EXPECT_FALSE(may_be_product({x.transpose(0, 1), row}, 0));
+  const auto cast = [](const at::Tensor& tensor, c10::IValue type) {
+    return may_be_cast({tensor, std::move(type), {}, {}, {}, false, {}}, 0);
+  };
+  EXPECT_TRUE(cast(x, static_cast<int>(c10::kBFloat16)));
+  EXPECT_FALSE(cast(x, static_cast<int>(c10::kFloat)));
+  EXPECT_FALSE(cast(x, {}));
+  EXPECT_FALSE(cast(x.to(c10::kHalf), static_cast<int>(c10::kBFloat16)));
+  EXPECT_FALSE(cast(x[1], static_cast<int>(c10::kBFloat16)));
+}
+
+}  // namespace
+}  // namespace lms::torch
