@@ -354,7 +354,7 @@ void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
   stats["arena.joins"] = arena_ ? arena_->joins() : 0;
   stats["arena.misplaced"] = misplaced_.load();
-  stats["replays.fused_failed"] = norm_kernels_.failures() + (product_kernels_.available() ? 0 : 1);
+  stats["replays.fused_failed"] = norm_kernels_.failures() + product_kernels_.failures();
   if (!host_) return;
   const auto host = host_->stats();
   stats["host.bytes.current"] = host.used;

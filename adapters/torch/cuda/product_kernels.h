@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,6 +20,9 @@ class ProductKernels final : public ProductCasts {
   [[nodiscard]] bool available() const noexcept override;
   [[nodiscard]] bool launch(const ProductCast& cast, const void* factor, const void* row,
                             void* result) noexcept override;
+
+  /// Kernels that could not be made or queued: 0 or 1.
+  [[nodiscard]] std::int64_t failures() const noexcept { return failed_ ? 1 : 0; }
 
  private:
   /// Throws Error.
