@@ -36,7 +36,7 @@ struct TrySpec {
   double plan_seconds = 2;       ///< of search for a plan
   std::int64_t warmup = 3;       ///< steps before the timed ones; of LMS: under a settled plan
   std::int64_t settle = 14;      ///< most steps until LMS has settled
-  double settle_seconds = 60;    ///< likewise
+  double settle_seconds = 60;    ///< likewise, from the first on
   std::int64_t steps = 5;        ///< timed
   double step_seconds = 12;      ///< timed steps end when they have taken that long, after two
   std::int64_t threads = 0;      ///< of PyTorch on the CPU; 0: its own choice
