@@ -42,10 +42,11 @@ at::Tensor trial_weights(std::int64_t channels, std::uint32_t seed, c10::Device 
   for (std::int64_t i = 0; i < channels; ++i) {
     state = state * 1664525U + 1013904223U;
     numbers[i] = static_cast<float>(state >> 8U) * 0x1p-23F - 0.7F;
-    if (i == channels - 1)
+    if (i == channels - 1) {
       numbers[i] = kSpecial[0];
-    else if (i % kEvery == kEvery - 1)
-      numbers[i] = kSpecial[(i / kEvery) % kSpecial.size()];
+    } else if (i % kEvery == kEvery - 1) {
+      numbers[i] = kSpecial[static_cast<std::size_t>(i / kEvery) % kSpecial.size()];
+    }
   }
   return result.to(device);
 }

@@ -70,8 +70,9 @@ const at::Tensor* plain_float_at(const c10::Stack& stack, std::size_t at) {
 
 std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
                                              c10::Device device) {
-  if (!is_call_of(product, "aten::mul", "Tensor") || !is_call_of(cast, "aten::_to_copy", ""))
+  if (!is_call_of(product, "aten::mul", "Tensor") || !is_call_of(cast, "aten::_to_copy", "")) {
     return std::nullopt;
+  }
   const TensorSpec* const one = tensor_at(product, 0);
   const TensorSpec* const other = tensor_at(product, 1);
   const TensorSpec* const made = tensor_at(cast, 0);
