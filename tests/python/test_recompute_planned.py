@@ -169,13 +169,14 @@ def test_what_finds_no_room_below_is_computed_again() -> None:
 def test_what_finds_no_room_below_is_not_dropped_in_long_chains() -> None:
     """Each is computed from the one before; were they dropped one after the other, the last would
     take all of them at once."""
-    block = 4 * 4096
+    count = 1 << 18  # what other tests have left is small beside it
+    block = 4 * count
 
     def chain() -> Tensor:
-        made = [numbers(1, 4096)]
+        made = [numbers(1, count)]
         for i in range(21):
             made.append(made[-1] * (1 + 1 / (i + 2)))
-        total = torch.zeros(4096)
+        total = torch.zeros(count)
         while made:
             total = total * 2 + made.pop()
         return total
