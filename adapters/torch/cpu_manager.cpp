@@ -207,7 +207,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       c10::SetCPUAllocator(&allocator_);
       on_ = true;
     }
-    engine_.make_room(lock, 0);
+    make_room_at_start(lock);
     if (!was_on) engine_.reset_peak(lock);
     lock.unlock();
     pilot_.start({.enabled = settings.plan && !settings.stress,

@@ -143,6 +143,10 @@ class DeviceManager {
   std::atomic<std::int64_t> chains_replayed{0};
 
  protected:
+  /// Evicts down to a new limit. What the tier below has no room for stays: whoever needs its place
+  /// gets the error.
+  void make_room_at_start(EngineLock& lock);
+
   Pilot pilot_;
   std::unique_ptr<Recipes> recipes_;
   std::atomic<bool> drops_everything_{false};

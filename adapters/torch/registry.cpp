@@ -158,6 +158,14 @@ DeviceManager::DeviceManager(Engine& engine, PilotDevice& device)
 
 DeviceManager::~DeviceManager() = default;
 
+void DeviceManager::make_room_at_start(EngineLock& lock) {
+  try {
+    engine().make_room(lock, 0);
+  } catch (const TierFull&) {
+    if (!lock.owns()) lock.lock();
+  }
+}
+
 void DeviceManager::note_below(Bytes used) {
   using TierBelow = Pilot::TierBelow;
   const Bytes room = host_limit() - used;

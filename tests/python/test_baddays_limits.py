@@ -223,6 +223,21 @@ FAILING: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+def test_more_is_there_than_both_limits_hold(device: str) -> None:
+    """Then enable() takes what it can get, and it is the next operator that says so."""
+    need_exact(device)
+    with harness.managed(device, limit="1GiB"):
+        held = [block(128, 128, device=device, value=i) for i in range(8)]  # 64 KiB each
+    with harness.managed(device, limit="128KiB", host_limit="64KiB") as package:
+        assert package.is_enabled(device)
+        with pytest.raises((*OUT_OF_MEMORY, RuntimeError)) as caught:
+            torch.zeros(256, 256, device=device).add_(1)
+        del caught
+        package.enable(limit="1GiB", min_block="4KiB", device=device)
+        assert all(same(x, reference(128, 128, value=i)) for i, x in enumerate(held))
+    assert not package.is_enabled(device)
+
+
 @pytest.mark.parametrize("how", FAILING)
 def test_out_of_memory_leaves_no_pins(device: str, how: str) -> None:
     """After failures in the middle of an operator everything may still leave, and work goes on."""

@@ -122,10 +122,14 @@ void CudaManager::start(const Settings& settings) {
   drops_everything_ = settings.stress && settings.drop;
   other_algorithms_ = settings.other_algorithms;
   on_ = true;
-  engine_.make_room(lock, 0);
+  make_room_at_start(lock);
   lock.unlock();
   if (reserved > limit) native->emptyCache({0, 0});
-  yield_to_native(0);
+  try {
+    yield_to_native(0);
+  } catch (const TierFull&) {
+    // As in make_room_at_start().
+  }
   update_capacity();
   pilot_.start({.enabled = settings.plan && !settings.stress,
                 .limit = limit,
