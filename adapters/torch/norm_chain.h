@@ -80,7 +80,7 @@ class NormChains {
                                     const NormChainMemory& memory) noexcept = 0;
   /// Compares what another kernel made of a float32 chain of a batch norm alone, in
   /// `memory.result`, with what the chain's kernel would, bit by bit. Waits for the device; the
-  /// result is written over. `counts`: kTrialCounts zeros on the device.
+  /// result is written over. `counts`: room for kTrialCounts numbers of 32 bits on the device.
   [[nodiscard]] virtual NormTrial examine(const NormChain& chain, const NormChainMemory& memory,
                                           void* counts) noexcept = 0;
   static constexpr int kTrialCounts = 8;

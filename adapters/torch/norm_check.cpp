@@ -84,7 +84,7 @@ NormTrial run_trial(DeviceManager& manager, NormChains& chains, const NormChain&
   pins.add({&use, 1});
   const at::Tensor weight = trial_weights(chain.channels, 1, manager.device());
   const at::Tensor bias = trial_weights(chain.channels, 77, manager.device());
-  const at::Tensor counts = at::zeros({NormChains::kTrialCounts}, input.options().dtype(at::kInt));
+  const at::Tensor counts = at::empty({NormChains::kTrialCounts}, input.options().dtype(at::kInt));
   arguments[kWeight] = weight;
   arguments[kBias] = bias;
   arguments[kRunningMean] = arguments[kRunningVariance] = c10::IValue();

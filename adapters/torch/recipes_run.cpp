@@ -11,6 +11,14 @@
 #include "base/error.h"
 
 namespace lms::torch {
+namespace {
+
+const void* address_in(c10::StorageImpl& storage, const TensorSpec& spec) {
+  const auto* data = static_cast<const char*>(storage._mutable_data_ptr_no_checks().get());
+  return data + spec.offset * static_cast<Bytes>(spec.type.itemsize());
+}
+
+}  // namespace
 
 bool Recipes::drop(const StorageBlock& block, Bytes most) {
   Trash trash;
@@ -89,9 +97,7 @@ std::size_t Recipes::run_chain(std::span<const std::shared_ptr<const Call>> call
   std::vector<Storage> held;  // until the kernel has been queued
   const auto address_of = [&](const TensorSpec* spec) -> const void* {
     if (spec == nullptr) return nullptr;
-    const Storage& storage = held.emplace_back(source_of(*spec, inputs));
-    const auto* data = static_cast<const char*>(storage->_mutable_data_ptr_no_checks().get());
-    return data + spec->offset * static_cast<Bytes>(spec->type.itemsize());
+    return address_in(*held.emplace_back(source_of(*spec, inputs)), *spec);
   };
   NormChainMemory memory;
   Storage made;
@@ -137,14 +143,10 @@ std::size_t Recipes::run_product_cast(std::span<const std::shared_ptr<const Call
   const auto found = find_product_cast(*product, cast, manager_.device());
   if (!found || found->bytes() != bytes) return 0;
   Pins inputs;
-  const auto address_in = [](const Storage& storage, const TensorSpec& spec) {
-    const auto* data = static_cast<const char*>(storage->_mutable_data_ptr_no_checks().get());
-    return data + spec.offset * static_cast<Bytes>(spec.type.itemsize());
-  };
   const Storage factor = source_of(*found->factor, inputs);
   const Storage row = source_of(*found->row, inputs);
   Storage made = take_memory(manager_.device(), bytes);
-  if (!casts->launch(*found, address_in(factor, *found->factor), address_in(row, *found->row),
+  if (!casts->launch(*found, address_in(*factor, *found->factor), address_in(*row, *found->row),
                      made->_mutable_data_ptr_no_checks().get())) {
     return 0;
   }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from fused_support import any_bits, bits_of, per_channel
 from stress import harness
 from stress.probe import repeatable_cudnn
 from torch import Tensor, nn
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 CHAINS = ("relu", "add", "add relu")
 MORE_CHAINS = ("", "leaky", "add leaky")
 PARAMETERS = ("same", "float32", "none", "weight")
@@ -45,31 +45,6 @@ class Case:
 
 def generator(case: Case) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr((case.shape, case.parameters)).encode()))
-
-
-def any_bits(count: int, dtype: torch.dtype, random: torch.Generator) -> Tensor:
-    """Numbers of which every other is any: NaNs of all kinds, infinities, denormals, zeros."""
-    size = 8 * dtype.itemsize
-    end = min(2 ** (size - 1), 2**63 - 1)
-    drawn = torch.randint(-(2 ** (size - 1)), end, (count,), generator=random)
-    numbers = drawn.to(BITS[dtype.itemsize]).view(dtype)
-    numbers[::2] = torch.randn(numbers[::2].shape, generator=random).to(dtype)
-    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-40]).to(dtype)
-    places = numbers[1::6]
-    places.copy_(special[torch.arange(places.numel()) % special.numel()])
-    return numbers
-
-
-def per_channel(channels: int, dtype: torch.dtype, random: torch.Generator, shift: int) -> Tensor:
-    """Each kind of number in some channel."""
-    kinds = torch.tensor(
-        [1.0, -1.0, 0.0, -0.0, 1e-8, -1e-8, 1e-40, 3e38, -torch.inf, torch.nan, 65504.0, -1e-40]
-    )
-    at = (torch.arange(channels) + shift) % (2 * kinds.numel())
-    chosen = kinds[at % kinds.numel()]
-    return torch.where(at < kinds.numel(), chosen, torch.randn(channels, generator=random)).to(
-        dtype
-    )
 
 
 def laid_out(numbers: Tensor, case: Case) -> Tensor:
@@ -139,11 +114,6 @@ def run(case: Case, data: dict[str, Tensor | None]) -> Tensor:
     if "leaky" in case.chain:
         nn.functional.leaky_relu_(y, 0.01)
     return y
-
-
-def bits_of(tensor: Tensor) -> Tensor:
-    flat = tensor.cpu().contiguous().view(-1)
-    return flat.view(BITS[tensor.dtype.itemsize])
 
 
 def first_difference(case: Case, expected: Tensor, actual: Tensor) -> str | None:
@@ -322,61 +292,6 @@ def test_types_without_a_kernel_are_computed_call_by_call() -> None:
         for chain in CHAINS
     ]
     check(cases, 8 * 5 + 1, fused=False)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("width", [8, 100, 37, 2048])
-def test_converted_products(dtype: torch.dtype, width: int) -> None:
-    """A product that is dead when what was converted from it is computed again."""
-    for rows, row_shape, offset in (
-        ((4, 30), (width,), 0),
-        ((200,), (1, width), 0),
-        ((9,), (width,), 1),
-    ):
-        random = torch.Generator().manual_seed(width)
-        shape = (*rows, width)
-        count = torch.Size(shape).numel()
-        x = any_bits(count + offset, torch.float32, random)
-        row = per_channel(width, torch.float32, random, 0).view(row_shape)
-
-        def program(
-            first: bool,
-            x: Tensor = x,
-            row: Tensor = row,
-            shape: tuple[int, ...] = shape,
-            offset: int = offset,
-        ) -> Tensor:
-            factor, other = x.cuda()[offset:].view(shape), row.cuda()
-            product = other * factor if first else factor * other
-            return torch.cat([product.to(dtype).flatten(), product.to(dtype).flatten()])
-
-        def kept(
-            first: bool,
-            x: Tensor = x,
-            row: Tensor = row,
-            shape: tuple[int, ...] = shape,
-            offset: int = offset,
-        ) -> Tensor:
-            factor, other = x.cuda()[offset:].view(shape), row.cuda()
-            product = other * factor if first else factor * other
-            converted = product.to(dtype)
-            again = product.view(-1, width).to(dtype)
-            del product
-            return torch.stack(
-                [converted.flatten(), again.flatten(), (factor * 0 == 0).flatten().to(dtype)]
-            )
-
-        for first in (False, True):
-            expected = bits_of(kept(first)), bits_of(program(first))
-            with harness.managed(
-                "cuda", stress="drop", min_block=4 * width + 1, limit=LIMIT
-            ) as package:
-                before = int(package.memory_stats("cuda")["replays.fused"])
-                assert torch.equal(expected[0], bits_of(kept(first)))
-                after = int(package.memory_stats("cuda")["replays.fused"])
-                assert torch.equal(expected[1], bits_of(program(first)))
-                assert int(package.memory_stats("cuda")["replays.fused_failed"]) == 0
-            assert after > before, "not by the kernel"
 
 
 def compare_programs(program: Callable[[], Tensor], *, fused: bool) -> None:
