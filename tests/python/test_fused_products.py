@@ -1,5 +1,5 @@
-"""What is converted from a product that has died has the bits of both calls when one kernel computes
-it again."""
+"""What is converted from a product that has died has the bits of both calls when one kernel
+computes it again."""
 
 from __future__ import annotations
 
