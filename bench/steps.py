@@ -8,7 +8,6 @@ start from the same bits and see the same batch in every step.
 from __future__ import annotations
 
 import importlib
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -288,10 +287,7 @@ def uses_attention(step: str) -> bool:
 
 
 def configure(step: str, options: StepOptions) -> None:
-    """Set the process-wide switches that this step runs under: kernels, precision, determinism.
-
-    Call it before the first CUDA work of the process: cuBLAS reads its workspace setting once.
-    """
+    """Set the process-wide switches that this step runs under: kernels, precision, determinism."""
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = options.deterministic
     tf32 = "tf32" in step
@@ -303,8 +299,6 @@ def configure(step: str, options: StepOptions) -> None:
     torch.backends.cuda.enable_flash_sdp(options.attention == "flash")
     torch.backends.cuda.enable_mem_efficient_sdp(options.attention == "efficient")
     torch.backends.cuda.enable_math_sdp(options.attention == "math")
-    # Deterministic mode refuses cuBLAS without a fixed workspace.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # The flash kernel's backward pass adds in a fixed order only under this switch, and PyTorch
     # has no such switch for cuDNN's.
     fixed_order = options.deterministic and options.attention == "flash"

@@ -7,7 +7,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <sstream>
 
 #include "base/error.h"
@@ -79,8 +78,6 @@ void choose_kernels(const Settings& settings) {
   auto& context = at::globalContext();
   const bool deterministic = settings.deterministic != "false";
   if (deterministic) {
-    // Read when cuBLAS makes its first handle.
-    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
     context.setDeterministicAlgorithms(true, settings.deterministic == "warn");
     context.setDeterministicFillUninitializedMemory(false);
   } else {

@@ -4,6 +4,7 @@
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 namespace lms::torch {
@@ -73,6 +74,40 @@ bool is_factory(std::string_view name) {
          name.find("_like") != std::string_view::npos;
 }
 
+/// Operators of strided tensors that look at no byte: their results lie in their argument's
+/// storage, with a geometry of their own.
+bool only_views(std::string_view name) {
+  static constexpr std::array kViews = {"aten::_conj",
+                                        "aten::_neg_view",
+                                        "aten::_reshape_alias",
+                                        "aten::_unsafe_view",
+                                        "aten::alias",
+                                        "aten::as_strided",
+                                        "aten::detach",
+                                        "aten::diagonal",
+                                        "aten::expand",
+                                        "aten::permute",
+                                        "aten::select.int",
+                                        "aten::slice.Tensor",
+                                        "aten::split.Tensor",
+                                        "aten::split_with_sizes",
+                                        "aten::squeeze",
+                                        "aten::squeeze.dim",
+                                        "aten::squeeze.dims",
+                                        "aten::t",
+                                        "aten::transpose.int",
+                                        "aten::unbind.int",
+                                        "aten::unfold",
+                                        "aten::unsafe_split.Tensor",
+                                        "aten::unsafe_split_with_sizes",
+                                        "aten::unsqueeze",
+                                        "aten::view",
+                                        "aten::view.dtype",
+                                        "aten::view_as_complex",
+                                        "aten::view_as_real"};
+  return std::ranges::find(kViews, name) != kViews.end();
+}
+
 /// FNV-1a: the same in every process, so that recorded steps can be met again.
 std::uint64_t hash(std::string_view text) {
   std::uint64_t value = 0xcbf29ce484222325U;
@@ -89,6 +124,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.argument_count = static_cast<std::uint32_t>(schema.arguments().size());
   info.kind = kind_of(info.name, key);
   info.key = hash(info.name);
+  if (info.kind == OpKind::kPlain && only_views(info.name)) return info;
 
   // Outside ATen a schema is a promise that nobody checks.
   const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});

@@ -45,7 +45,8 @@ struct OpInfo {
   std::size_t dropout = kNoArgument;    ///< of one that is 0 if it draws none
 };
 
-/// The facts about `op` when it runs at backend key `key`; no arguments: not worth hooking.
+/// The facts about `op` when it runs at backend key `key`; no arguments: nothing to hook for, as it
+/// takes no tensors or looks at none of their bytes.
 OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key);
 
 }  // namespace lms::torch

@@ -66,7 +66,6 @@ def _train(args: argparse.Namespace, name: str, label: str, device: str, *more: 
     environment["MALLOC_MMAP_THRESHOLD_"] = str(2**20)
     # Threads that wait asleep: on a machine with other work, spinning ones take cores from it.
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if more:
         environment["LMS_DEVICE"] = device
