@@ -16,7 +16,7 @@ namespace {
 /// as parts of the room, and then some between the best that fits and the next above it.
 constexpr std::array kFirst{1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93};
 /// Less if memory can be had in pieces.
-constexpr std::array kFirstOnPages{1.0, 0.997, 0.994, 0.99, 0.985, 0.978, 0.97, 0.95};
+constexpr std::array kFirstOnPages{1.0, 0.998, 0.996, 0.994, 0.991, 0.987, 0.98, 0.96};
 /// Most time to look for addresses in one piece each, with and without the other way.
 constexpr double kSecondsInOnePiece = 1;
 constexpr double kSecondsBeforePages = 0.2;

@@ -4,12 +4,17 @@
 #include <limits>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 namespace lms {
 namespace {
 
 /// Of what is in one piece there is little.
 constexpr double kSecondsForPieces = 0.05;
+/// Moments of the period at which to begin, if beginning where it begins takes many moves.
+constexpr std::int32_t kBeginnings = 12;
+/// So small a part of all pages may move without another thought.
+constexpr std::size_t kFewMoves = 100;
 constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
 
@@ -26,16 +31,20 @@ using Busy = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
 class Colouring {
  public:
-  /// The first pages are shared with what lies in one piece.
+  /// The first pages are shared with what lies in one piece. `may_move`: moment 0 is when what lies
+  /// elsewhere can move.
   Colouring(const std::vector<Rectangle>& rectangles, std::int32_t period, Bytes page,
-            const std::vector<Busy>& shared, std::size_t pages, Care care)
+            const std::vector<Busy>& shared, std::size_t pages, Care care, bool may_move)
       : rectangles_(rectangles),
         period_(period),
         page_(page),
         shared_(shared),
         pages_(pages),
         care_(care),
-        moves_(rectangles.size()) {
+        may_move_(may_move),
+        moves_(rectangles.size()),
+        move_later_(rectangles.size()),
+        listed_(rectangles.size()) {
     result_.pages.resize(rectangles.size());
     result_.before_moving.resize(rectangles.size());
   }
@@ -58,6 +67,10 @@ class Colouring {
       auto& pages = moves_[i] ? result_.before_moving[i] : result_.pages[i];
       if (!take(i, begin, end, pages)) return std::nullopt;
     }
+    for (std::uint32_t i = 0; i < moves_.size(); ++i) {
+      if (moves_[i]) put_in_order(i);
+    }
+    std::ranges::reverse(result_.order);
     return std::move(result_);
   }
 
@@ -99,13 +112,17 @@ class Colouring {
 
   bool take(std::uint32_t i, std::int32_t begin, std::int32_t end,
             std::vector<std::uint32_t>& result) {
-    if (const std::size_t found = find(begin, end); found < count_of(i)) {
-      if (!turn_out(count_of(i) - found, begin, end)) return false;
-      (void)find(begin, end);
+    if (const std::size_t found = find(i, begin, end); found < count_of(i)) {
+      if (!may_move_ || !turn_out(count_of(i) - found, begin, end)) return false;
+      (void)find(i, begin, end);
     }
-    choose(count_of(i));
+    choose(count_of(i), end);
     std::ranges::sort(found_);
     for (const std::uint32_t p : found_) {
+      auto& later = move_later_[i];
+      if (is_left_in_time(pages_[p], end) && (later.empty() || later.back() != pages_[p].owner)) {
+        later.push_back(pages_[p].owner);
+      }
       pages_[p].free_from = end;
       if (begin == 0) pages_[p].free_until = period_;  // not free while others move
       result.push_back(p);
@@ -127,10 +144,10 @@ class Colouring {
 
   /// Leaves `needed` of what was found: what ranks first, and of that as few pieces as best fit
   /// makes of it.
-  void choose(std::size_t needed) {
+  void choose(std::size_t needed, std::int32_t end) {
     std::vector<Run> runs;
     for (const std::uint32_t p : found_) {
-      const std::int32_t rank = rank_of(pages_[p]);
+      const std::int32_t rank = is_left_in_time(pages_[p], end) ? kNever : rank_of(pages_[p]);
       const bool goes_on =
           !runs.empty() && runs.back().rank == rank && runs.back().first + runs.back().count == p;
       if (!goes_on) runs.push_back({rank, 0, p});
@@ -145,14 +162,14 @@ class Colouring {
       }
     };
     for (auto begin = runs.begin(); needed > 0;) {
-      const auto end = std::ranges::find_if(
+      const auto next = std::ranges::find_if(
           begin, runs.end(), [&](const Run& run) { return run.rank != begin->rank; });
       // The smallest that holds it; before that, if none does, the largest.
-      for (auto last = end; needed > 0 && last != begin;) {
+      for (auto last = next; needed > 0 && last != begin;) {
         const auto fit = std::ranges::lower_bound(begin, last, needed, {}, &Run::count);
         use(fit == last ? *--last : *fit);
       }
-      begin = end;
+      begin = next;
     }
   }
 
@@ -162,23 +179,54 @@ class Colouring {
     return next == busy.end() || next->first >= end;
   }
 
-  /// The pages that are free in [begin, end).
-  std::size_t find(std::int32_t begin, std::int32_t end) {
+  /// The page's owner moves there at moment 0, and what moves away then (as `end` says) can do so
+  /// before.
+  [[nodiscard]] bool is_left_in_time(const Page& page, std::int32_t end) const {
+    return end > period_ && page.free_until == period_ && page.owner != kNobody &&
+           moves_[page.owner];
+  }
+  /// Whether `i` must move before `other` can, or is it.
+  [[nodiscard]] bool comes_before(std::uint32_t i, std::uint32_t other) const {
+    return i == other || std::ranges::any_of(move_later_[i], [&](std::uint32_t next) {
+             return comes_before(next, other);
+           });
+  }
+
+  /// The pages that are free for `i` in [begin, end).
+  std::size_t find(std::uint32_t i, std::int32_t begin, std::int32_t end) {
     found_.clear();
+    std::uint32_t last = kNobody;  // owner that was looked at
+    bool last_can_wait = false;
     for (std::uint32_t p = 0; p < pages_.size(); ++p) {
-      const bool free = pages_[p].free_from <= begin && pages_[p].free_until >= end;
+      const Page& page = pages_[p];
+      if (page.free_from > begin) continue;
+      if (is_left_in_time(page, end)) {
+        if (std::exchange(last, page.owner) != page.owner) {
+          last_can_wait = !comes_before(page.owner, i);
+        }
+        if (last_can_wait) found_.push_back(p);
+        continue;
+      }
+      const bool free = page.free_until >= end;
       if (free && (p >= shared_.size() || is_free(shared_[p], begin, end))) found_.push_back(p);
     }
     return found_.size();
   }
 
+  /// Lists what moves after `i`, and then `i`.
+  void put_in_order(std::uint32_t i) {
+    if (listed_[i]) return;
+    listed_[i] = true;
+    for (const std::uint32_t next : move_later_[i]) put_in_order(next);
+    result_.order.push_back(i);
+  }
+
   /// Has owners return elsewhere, so that `needed` more pages are free in [begin, end).
   bool turn_out(std::size_t needed, std::int32_t begin, std::int32_t end) {
-    if (end > period_) return false;
     // How many pages of each owner that would help.
     std::vector<std::pair<std::uint32_t, std::size_t>> owners;
     for (const Page& page : pages_) {
-      if (page.owner == kNobody || page.free_from > begin) continue;
+      if (page.owner == kNobody || moves_[page.owner] || page.free_from > begin) continue;
       if (page.free_until <= begin || page.free_until >= end) continue;  // is back, or no hindrance
       if (owners.empty() || owners.back().first != page.owner) owners.emplace_back(page.owner, 0);
       ++owners.back().second;
@@ -207,7 +255,11 @@ class Colouring {
   const std::vector<Busy>& shared_;
   std::vector<Page> pages_;
   Care care_;
+  bool may_move_;
   std::vector<bool> moves_;  // by rectangle: returns elsewhere
+  /// By rectangle that moves: those whose pages it has until then.
+  std::vector<std::vector<std::uint32_t>> move_later_;
+  std::vector<bool> listed_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<std::uint32_t> found_;
   Scattering result_;
@@ -243,6 +295,15 @@ std::vector<Busy> busy_pages(const std::vector<Rectangle>& pieces, std::int32_t 
     busy = std::move(merged);
   }
   return pages;
+}
+
+/// The same, in a period that begins at a moment of theirs.
+std::vector<Rectangle> from_moment(std::vector<Rectangle> rectangles, std::int32_t moment,
+                                   std::int32_t period) {
+  for (Rectangle& rectangle : rectangles) {
+    rectangle.begin = (rectangle.begin - moment + period) % period;
+  }
+  return rectangles;
 }
 
 /// Pages that are moved, and the pieces of everything: the fewer, the better.
@@ -281,14 +342,22 @@ std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
   }
   const Bytes below = pieces.empty() ? 0 : round_up(pack(pieces, period, kSecondsForPieces), page);
   if (below > room) return std::nullopt;
-  const std::vector<Busy> shared = busy_pages(pieces, period, page, below);
   std::optional<Scattering> result;
-  for (const Care care : {Care::kNone, Care::kOwned, Care::kExact}) {
-    auto found =
-        Colouring(rectangles, period, page, shared, static_cast<std::size_t>(room / page), care)
-            .run(who);
-    if (found && (!result || trouble(*found) < trouble(*result))) result = std::move(found);
-  }
+  const auto colour = [&](std::int32_t beginning) {
+    const std::vector<Rectangle> turned = from_moment(rectangles, beginning, period);
+    const std::vector<Busy> shared =
+        busy_pages(from_moment(pieces, beginning, period), period, page, below);
+    for (const Care care : {Care::kNone, Care::kOwned, Care::kExact}) {
+      auto found = Colouring(turned, period, page, shared, static_cast<std::size_t>(room / page),
+                             care, beginning == 0)
+                       .run(who);
+      if (found && (!result || trouble(*found) < trouble(*result))) result = std::move(found);
+    }
+  };
+  const auto few = static_cast<std::size_t>(room / page) / kFewMoves;
+  const auto content = [&] { return result && trouble(*result).first <= few; };
+  colour(0);
+  for (std::int32_t k = kBeginnings; --k > 0 && !content();) colour(period * k / kBeginnings);
   if (!result) return result;
   for (std::size_t k = 0; k < pieces.size(); ++k) {
     rectangles[in_one_piece[k]].address = pieces[k].address;

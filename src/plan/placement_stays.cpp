@@ -164,10 +164,14 @@ void Stays::share(Placement& result, Index index, const std::vector<std::uint32_
 Placement Stays::placement(const Scattering& scattering, Bytes page) {
   Placement pieces;
   pieces.page = page;
+  std::vector<TraceBlockId> block_of(rectangles_.size());
   for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
-    if (early_[id] == kNone || scattering.before_moving[at_start_[id]].empty()) continue;
+    if (early_[id] != kNone) block_of[at_start_[id]] = id;
+  }
+  for (const Index late : scattering.order) {
     // Two stays again, with a move from the later to the earlier.
-    const Index late = std::exchange(at_start_[id], early_[id]);
+    const TraceBlockId id = block_of[late];
+    at_start_[id] = early_[id];
     share(pieces, early_[id], scattering.pages[late]);
     share(pieces, late, scattering.before_moving[late]);
     pieces.moved.push_back(id);

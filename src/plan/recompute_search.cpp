@@ -317,8 +317,8 @@ class MixSearch {
 double acting_ms(const Trace& trace) {
   constexpr double kMost = 0.003;
   constexpr double kLeast = 0.0003;
-  constexpr double kShort = 0.025;  // in milliseconds: what the host takes for an operator
-  constexpr double kLong = 0.05;
+  constexpr double kShort = 0.043;  // in milliseconds: what the host takes for an operator
+  constexpr double kLong = 0.086;
   double sum = 0;
   for (const TraceOperator& op : trace.operators) sum += op.ms;
   const double each = sum / std::max<double>(1, static_cast<double>(trace.operators.size()));

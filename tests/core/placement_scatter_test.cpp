@@ -131,6 +131,30 @@ TEST(Scatter, TheVerifierChecksMoves) {
             std::string::npos);
 }
 
+/// What is wrong with the order of moves at moment 0: each must find its pages left.
+std::string stuck_moves(const std::vector<Rectangle>& rectangles, std::int32_t period,
+                        const Scattering& found) {
+  std::map<std::uint32_t, std::size_t> owners;
+  std::size_t moving = 0;
+  for (std::size_t i = 0; i < rectangles.size(); ++i) {
+    const bool goes_round =
+        rectangles[i].begin == 0 || rectangles[i].begin + rectangles[i].length > period;
+    if (!goes_round || rectangles[i].length == 0) continue;
+    const auto& before = found.before_moving[i];
+    moving += before.empty() ? 0 : 1;
+    for (const auto page : before.empty() ? found.pages[i] : before) owners[page] = i;
+  }
+  if (found.order.size() != moving) return "not all are moved\n";
+  std::string text;
+  for (const std::uint32_t i : found.order) {
+    for (const auto page : found.pages[i]) {
+      if (!owners.try_emplace(page, i).second) text += std::to_string(i) + " has to wait\n";
+    }
+    for (const auto page : found.before_moving[i]) owners.erase(page);
+  }
+  return text;
+}
+
 /// Which rectangle has each page at each moment of a period; "" if none is given twice.
 std::string conflicts(const std::vector<Rectangle>& rectangles, std::int32_t period,
                       const Scattering& found, Bytes page) {
@@ -147,11 +171,8 @@ std::string conflicts(const std::vector<Rectangle>& rectangles, std::int32_t per
     const std::int32_t end = each.begin + each.length;
     const auto& before = found.before_moving[i];
     for (std::int32_t moment = each.begin; moment < end; ++moment) {
-      const bool late = !before.empty() && moment <= period;
+      const bool late = !before.empty() && moment < period;
       for (const auto number : late ? before : found.pages[i]) hold(i, moment, number);
-      if (late && moment == period) {  // it moves
-        for (const auto number : found.pages[i]) hold(i, moment, number);
-      }
       if (!found.pages[i].empty() || each.length == 0) continue;
       for (Bytes n = each.address / page; n * page < each.address + each.size; ++n) {
         // Two in one piece may share a page; their addresses are the packing's affair.
@@ -186,7 +207,16 @@ RC_GTEST_PROP(ScatterProperty, NoPageIsGivenTwice, (std::uint64_t seed)) {
   const auto moves =
       std::ranges::count_if(found->before_moving, [](const auto& p) { return !p.empty(); });
   RC_CLASSIFY(moves > 0, "some move");
+  const auto waits = [&](std::uint32_t i) {
+    return std::ranges::any_of(found->order, [&](std::uint32_t other) {
+      return std::ranges::any_of(found->before_moving[other], [&](std::uint32_t page) {
+        return std::ranges::find(found->pages[i], page) != found->pages[i].end();
+      });
+    });
+  };
+  RC_CLASSIFY(std::ranges::any_of(found->order, waits), "some wait for another");
   RC_ASSERT(conflicts(rectangles, period, *found, kPage) == "");
+  RC_ASSERT(stuck_moves(rectangles, period, *found) == "");
   for (const auto* lists : {&found->pages, &found->before_moving}) {
     for (const auto& pages : *lists) {
       if (!pages.empty()) RC_ASSERT((pages.back() + 1) * kPage <= room);
