@@ -81,7 +81,7 @@ class DeviceManager {
   }
   /// Kernels that run several calls of a recipe at once; null: there are none.
   [[nodiscard]] virtual NormChains* norm_chains() { return nullptr; }
-  /// Kernels that convert products without making them; null: there are none.
+  /// Kernels for products, and for what is converted from them; null: there are none.
   [[nodiscard]] virtual ProductCasts* product_casts() { return nullptr; }
   /// Which batch norms the first compute bit by bit.
   [[nodiscard]] NormChecks& norm_checks() { return norm_checks_; }

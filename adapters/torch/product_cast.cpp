@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "adapters/torch/call_facts.h"
 
@@ -22,17 +23,24 @@ std::optional<std::uint32_t> count_of(Numbers sizes) {
   return static_cast<std::uint32_t>(count);
 }
 
-/// A factor of `width` elements that is the same for each row.
-bool is_row(Numbers sizes, Numbers strides, std::int64_t width) {
-  return !sizes.empty() && sizes.back() == width && is_contiguous(sizes, strides) &&
-         std::all_of(sizes.begin(), sizes.end() - 1, [](std::int64_t size) { return size == 1; });
-}
+/// What a factor is multiplied with.
+enum class Other : std::uint8_t { kNone, kPerColumn, kPerRow };
 
-bool are_factors(Numbers sizes, Numbers strides, Numbers row_sizes, Numbers row_strides) {
+bool is_one(std::int64_t size) { return size == 1; }
+
+Other other_of(Numbers sizes, Numbers strides, Numbers other, Numbers other_strides) {
   const auto count = count_of(sizes);
-  return count && sizes.size() >= 2 && row_sizes.size() <= sizes.size() &&
-         static_cast<std::int64_t>(*count) > sizes.back() && is_contiguous(sizes, strides) &&
-         is_row(row_sizes, row_strides, sizes.back());
+  if (!count || sizes.size() < 2 || other.empty() || other.size() > sizes.size() ||
+      !is_contiguous(sizes, strides) || !is_contiguous(other, other_strides) ||
+      static_cast<std::int64_t>(*count) == sizes.back()) {
+    return Other::kNone;
+  }
+  if (other.back() == sizes.back() && std::all_of(other.begin(), other.end() - 1, is_one)) {
+    return Other::kPerColumn;
+  }
+  const bool rows = other.size() == sizes.size() && is_one(other.back()) &&
+                    std::equal(sizes.begin(), sizes.end() - 1, other.begin());
+  return rows ? Other::kPerRow : Other::kNone;
 }
 
 bool is_16_bits(c10::ScalarType type) {
@@ -68,40 +76,47 @@ const at::Tensor* plain_float_at(const c10::Stack& stack, std::size_t at) {
 
 }  // namespace
 
-std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
-                                             c10::Device device) {
-  if (!is_call_of(product, "aten::mul", "Tensor") || !is_call_of(cast, "aten::_to_copy", "")) {
-    return std::nullopt;
-  }
-  const TensorSpec* const one = tensor_at(product, 0);
-  const TensorSpec* const other = tensor_at(product, 1);
-  const TensorSpec* const made = tensor_at(cast, 0);
-  if (one == nullptr || other == nullptr || made == nullptr || made->offset != 0) {
-    return std::nullopt;
-  }
-  for (const TensorSpec* spec : {one, other, made}) {
-    if (!is_plain_float(*spec, device) || spec->source == TensorSpec::Source::kSelf) {
+std::optional<ProductCast> find_product(const Call& product, c10::Device device) {
+  if (!is_call_of(product, "aten::mul", "Tensor")) return std::nullopt;
+  const TensorSpec* const left = tensor_at(product, 0);
+  const TensorSpec* const right = tensor_at(product, 1);
+  for (const TensorSpec* spec : {left, right}) {
+    if (spec == nullptr || !is_plain_float(*spec, device) ||
+        spec->source == TensorSpec::Source::kSelf) {
       return std::nullopt;
     }
+  }
+  for (const auto& [factor, other] : {std::pair(left, right), std::pair(right, left)}) {
+    const Other found = other_of(factor->sizes, factor->strides, other->sizes, other->strides);
+    if (found == Other::kNone) continue;
+    return ProductCast{.type = c10::kFloat,
+                       .factor = factor,
+                       .other = other,
+                       .per_row = found == Other::kPerRow,
+                       .elements = *count_of(factor->sizes),
+                       .width = static_cast<std::uint32_t>(factor->sizes.back())};
+  }
+  return std::nullopt;
+}
+
+std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
+                                             c10::Device device) {
+  if (!is_call_of(cast, "aten::_to_copy", "")) return std::nullopt;
+  const TensorSpec* const made = tensor_at(cast, 0);
+  if (made == nullptr || made->offset != 0 || !is_plain_float(*made, device) ||
+      made->source == TensorSpec::Source::kSelf) {
+    return std::nullopt;
   }
   const auto type = target_of(cast.arguments.size(), [&](std::size_t i) -> const c10::IValue& {
     return cast.arguments[i].value;
   });
-  if (!type) return std::nullopt;
-  ProductCast result;
-  result.type = *type;
-  const auto take = [&](const TensorSpec& factor, const TensorSpec& row) {
-    if (!are_factors(factor.sizes, factor.strides, row.sizes, row.strides)) return false;
-    result.factor = &factor;
-    result.row = &row;
-    return true;
-  };
-  if (!take(*one, *other) && !take(*other, *one)) return std::nullopt;
+  auto result = find_product(product, device);
   // Converted may be another view of the product, as long as it is all of it in the same order.
-  const auto count = count_of(made->sizes);
-  result.elements = *count_of(result.factor->sizes);
-  result.width = static_cast<std::uint32_t>(result.factor->sizes.back());
-  if (count != result.elements || !is_contiguous(made->sizes, made->strides)) return std::nullopt;
+  if (!type || !result || count_of(made->sizes) != result->elements ||
+      !is_contiguous(made->sizes, made->strides)) {
+    return std::nullopt;
+  }
+  result->type = *type;
   return result;
 }
 
@@ -109,8 +124,10 @@ bool may_be_product(const c10::Stack& stack, std::size_t base) {
   const at::Tensor* const one = plain_float_at(stack, base);
   const at::Tensor* const other = plain_float_at(stack, base + 1);
   if (one == nullptr || other == nullptr) return false;
-  return are_factors(one->sizes(), one->strides(), other->sizes(), other->strides()) ||
-         are_factors(other->sizes(), other->strides(), one->sizes(), one->strides());
+  const auto fits = [](const at::Tensor& factor, const at::Tensor& by) {
+    return other_of(factor.sizes(), factor.strides(), by.sizes(), by.strides()) != Other::kNone;
+  };
+  return fits(*one, *other) || fits(*other, *one);
 }
 
 bool may_be_cast(const c10::Stack& stack, std::size_t base) {

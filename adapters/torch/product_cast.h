@@ -11,20 +11,26 @@
 
 namespace lms::torch {
 
-/// A float32 tensor times something as long as its rows, converted to 16 bits: two calls that one
-/// pass over memory can compute, without the product. The specs belong to the calls.
+/// A float32 tensor times one number for each of its columns, or of its rows; perhaps converted to
+/// 16 bits, without the product: what one pass over memory can compute. The specs belong to the
+/// calls.
 struct ProductCast {
-  c10::ScalarType type = c10::ScalarType::Undefined;  ///< BFloat16 or Half
+  c10::ScalarType type = c10::ScalarType::Undefined;  ///< BFloat16, Half; Float: not converted
   const TensorSpec* factor = nullptr;
-  const TensorSpec* row = nullptr;  ///< of `width` elements; factors are exchangeable
+  const TensorSpec* other = nullptr;  ///< factors are exchangeable
+  bool per_row = false;               ///< `other` has a number for each row; else for each column
   std::uint32_t elements = 0;
-  std::uint32_t width = 0;
+  std::uint32_t width = 0;  ///< elements of a row
 
-  [[nodiscard]] Bytes bytes() const { return 2 * static_cast<Bytes>(elements); }
+  [[nodiscard]] Bytes bytes() const {
+    return static_cast<Bytes>(c10::elementSize(type)) * static_cast<Bytes>(elements);
+  }
 };
 
-/// Nothing unless `cast` converts all of what `product` makes, on `device`, and it is certain that
-/// one kernel (see ProductCasts) gives the same bits as both.
+/// Nothing unless `product` is such a call on `device`, and it is certain that one kernel (see
+/// ProductCasts) gives the same bits.
+std::optional<ProductCast> find_product(const Call& product, c10::Device device);
+/// Nothing unless, besides, `cast` converts all of what `product` makes.
 std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
                                              c10::Device device);
 
@@ -41,7 +47,7 @@ class ProductCasts {
   [[nodiscard]] virtual bool available() const noexcept = 0;
   /// Queues the kernel on the current stream. False: it has not been queued, and nothing was
   /// written.
-  [[nodiscard]] virtual bool launch(const ProductCast& cast, const void* factor, const void* row,
+  [[nodiscard]] virtual bool launch(const ProductCast& cast, const void* factor, const void* other,
                                     void* result) noexcept = 0;
 };
 

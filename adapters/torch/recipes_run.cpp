@@ -133,20 +133,23 @@ std::shared_ptr<const Call> Recipes::maker_of_missing(const TensorSpec& spec) {
   return origin.calls.front();
 }
 
-std::size_t Recipes::run_product_cast(std::span<const std::shared_ptr<const Call>> calls,
-                                      Bytes bytes, Storage& self) {
+std::size_t Recipes::run_product(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
+                                 Storage& self) {
   ProductCasts* const casts = manager_.product_casts();
-  const Call& cast = *calls.front();
-  if (casts == nullptr || !casts->available() || cast.tensors.size() != 1) return 0;
-  const auto product = maker_of_missing(cast.tensors.front());
-  if (!product) return 0;
-  const auto found = find_product_cast(*product, cast, manager_.device());
+  const Call& call = *calls.front();
+  if (casts == nullptr || !casts->available()) return 0;
+  std::shared_ptr<const Call> product;  // that `found` refers to
+  auto found = find_product(call, manager_.device());
+  if (!found && call.tensors.size() == 1) {
+    product = maker_of_missing(call.tensors.front());
+    if (product) found = find_product_cast(*product, call, manager_.device());
+  }
   if (!found || found->bytes() != bytes) return 0;
   Pins inputs;
   const Storage factor = source_of(*found->factor, inputs);
-  const Storage row = source_of(*found->row, inputs);
+  const Storage other = source_of(*found->other, inputs);
   Storage made = take_memory(manager_.device(), bytes);
-  if (!casts->launch(*found, address_in(*factor, *found->factor), address_in(*row, *found->row),
+  if (!casts->launch(*found, address_in(*factor, *found->factor), address_in(*other, *found->other),
                      made->_mutable_data_ptr_no_checks().get())) {
     return 0;
   }
@@ -170,7 +173,7 @@ Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector
   if (result == Origin::kNoResult) self = take_memory(manager_.device(), origin->bytes);
   std::size_t done = 0;
   if (result == 0) done = run_chain(calls, origin->bytes, self);
-  if (result == 0 && done == 0) done = run_product_cast(calls, origin->bytes, self);
+  if (result == 0 && done == 0) done = run_product(calls, origin->bytes, self);
   if (done > 0) pin(*self, /*writes=*/false, pins);
   for (const auto& call : std::span(calls).subspan(done)) {
     Pins inputs;

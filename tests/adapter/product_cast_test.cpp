@@ -70,11 +70,37 @@ TEST(ProductCast, BothOrders) {
     ASSERT_TRUE(found);
     EXPECT_EQ(found->type, c10::kBFloat16);
     EXPECT_EQ(found->factor, &pair.product.tensors[row_first ? 1 : 0]);
-    EXPECT_EQ(found->row, &pair.product.tensors[row_first ? 0 : 1]);
+    EXPECT_EQ(found->other, &pair.product.tensors[row_first ? 0 : 1]);
+    EXPECT_FALSE(found->per_row);
     EXPECT_EQ(found->elements, 48U);
     EXPECT_EQ(found->width, 8U);
     EXPECT_EQ(found->bytes(), 96);
   }
+}
+
+TEST(ProductCast, ANumberForEachRow) {
+  for (const bool first : {false, true}) {
+    Pair pair;
+    pair.product.tensors[1] = float_spec({2, 3, 1});
+    if (first) std::swap(pair.product.tensors[0], pair.product.tensors[1]);
+    const auto found = pair.find();
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->other, &pair.product.tensors[first ? 0 : 1]);
+    EXPECT_TRUE(found->per_row);
+    EXPECT_EQ(found->width, 8U);
+  }
+}
+
+TEST(ProductCast, ProductsThatAreNotConverted) {
+  Pair pair;
+  const auto found = find_product(pair.product, c10::kCPU);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->type, c10::kFloat);
+  EXPECT_EQ(found->elements, 48U);
+  EXPECT_EQ(found->bytes(), 192);
+  EXPECT_FALSE(find_product(pair.cast, c10::kCPU));
+  pair.product.tensors[0].source = TensorSpec::Source::kSelf;
+  EXPECT_FALSE(find_product(pair.product, c10::kCPU));
 }
 
 TEST(ProductCast, WhatIsTheSame) {
@@ -91,7 +117,13 @@ TEST(ProductCast, NotAnyProduct) {
   EXPECT_FALSE(found_after([](Pair& p) { p.product.op = find_operator("aten::add", "Tensor"); }));
   EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({3, 8}); }));
   EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({2, 3, 8}); }));
-  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({2, 3, 1}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({3, 1}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({2, 1, 1}); }));
+  EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({2, 3, 1, 1}); }));
+  EXPECT_FALSE(found_after([](Pair& p) {
+    p.product.tensors[1] = float_spec({2, 3, 1});
+    p.product.tensors[1].strides = {1, 2, 1};
+  }));
   EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({1}); }));
   EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[0] = float_spec({8}); }));
   EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[0].strides = {24, 1, 3}; }));
@@ -123,6 +155,8 @@ TEST(ProductCast, WhatPlansReckonWith) {
   const at::Tensor row = at::zeros({8});
   EXPECT_TRUE(may_be_product({x, row}, 0));
   EXPECT_TRUE(may_be_product({1, row, x}, 1));
+  EXPECT_TRUE(may_be_product({x, at::zeros({2, 3, 1})}, 0));
+  EXPECT_FALSE(may_be_product({x, at::zeros({2, 1, 1})}, 0));
   EXPECT_FALSE(may_be_product({x, x}, 0));
   EXPECT_FALSE(may_be_product({x, at::Tensor()}, 0));
   EXPECT_FALSE(may_be_product({x, row.to(c10::kBFloat16)}, 0));

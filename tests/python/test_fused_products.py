@@ -1,5 +1,5 @@
-"""What is converted from a product that has died has the bits of both calls when one kernel
-computes it again."""
+"""Products with a number for each column or row, and what is converted from them, have the calls'
+bits when one kernel computes them again."""
 
 from __future__ import annotations
 
@@ -12,28 +12,44 @@ from torch import Tensor
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.mark.parametrize("row_first", [False, True])
+@pytest.mark.parametrize("other_first", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "row_dims", "offset"), [((4, 30), 1, 0), ((200,), 2, 0), ((9,), 1, 1)]
+    ("rows", "per_row", "dims", "offset"),
+    [
+        ((4, 30), False, 1, 0),
+        ((200,), False, 2, 0),
+        ((9,), False, 1, 1),
+        ((4, 30), True, 3, 0),
+        ((200,), True, 2, 0),
+        ((9,), True, 2, 1),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("width", [8, 100, 37, 2048])
-def test_converted_products(
+def test_products(
     dtype: torch.dtype,
     width: int,
     rows: tuple[int, ...],
-    row_dims: int,
+    per_row: bool,
+    dims: int,
     offset: int,
-    row_first: bool,
+    other_first: bool,
 ) -> None:
     random = torch.Generator().manual_seed(width)
     shape = (*rows, width)
     x = any_bits(torch.Size(shape).numel() + offset, torch.float32, random)
-    row = per_channel(width, torch.float32, random, 0).view((1,) * (row_dims - 1) + (width,))
+    if per_row:
+        numbers = per_channel(torch.Size(rows).numel(), torch.float32, random, 0).view(*rows, 1)
+    else:
+        numbers = per_channel(width, torch.float32, random, 0).view((1,) * (dims - 1) + (width,))
 
     def product() -> tuple[Tensor, Tensor]:
-        factor, other = x.cuda()[offset:].view(shape), row.cuda()
-        return factor, other * factor if row_first else factor * other
+        factor, other = x.cuda()[offset:].view(shape), numbers.cuda()
+        return factor, other * factor if other_first else factor * other
+
+    def alone() -> Tensor:
+        _, made = product()
+        return made.clone()
 
     def at_once() -> Tensor:
         made = product()[1]
@@ -47,11 +63,13 @@ def test_converted_products(
         rest = (factor * 0 == 0).to(dtype)
         return torch.stack([converted.flatten(), again.flatten(), rest.flatten()])
 
-    expected = bits_of(afterwards()), bits_of(at_once())
-    with harness.managed("cuda", stress="drop", min_block=4 * width + 1, limit="512MiB") as package:
-        before = int(package.memory_stats("cuda")["replays.fused"])
-        assert torch.equal(expected[0], bits_of(afterwards()))
-        after = int(package.memory_stats("cuda")["replays.fused"])
-        assert torch.equal(expected[1], bits_of(at_once()))
+    programs = (alone, afterwards, at_once)
+    expected = [bits_of(program()) for program in programs]
+    least = 4 * max(width, torch.Size(rows).numel()) + 1
+    with harness.managed("cuda", stress="drop", min_block=least, limit="512MiB") as package:
+        by_kernel = [int(package.memory_stats("cuda")["replays.fused"])]
+        for program, bits in zip(programs, expected, strict=True):
+            assert torch.equal(bits, bits_of(program())), program.__name__
+            by_kernel.append(int(package.memory_stats("cuda")["replays.fused"]))
         assert int(package.memory_stats("cuda")["replays.fused_failed"]) == 0
-    assert after > before, "not by the kernel"
+    assert by_kernel[0] < by_kernel[1] < by_kernel[2], "not by the kernel"

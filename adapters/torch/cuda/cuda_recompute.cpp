@@ -17,6 +17,8 @@ ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack)
   constexpr float kFromStatistics = 0.35F;
   // In the batch norm's kernel: of three passes over memory the one that reads the other operand.
   constexpr float kOtherOperand = 0.3F;
+  // PyTorch's kernel works out each element's place in what it broadcasts.
+  constexpr float kOwnProduct = 0.7F;
   enum Place : std::uint8_t { kNone, kNorm, kAdd, kRelu };
   const bool joins = norm_kernels_.available();
   if (info.name == "aten::native_batch_norm") return {.alone = kFromStatistics, .place = kNorm};
@@ -33,7 +35,7 @@ ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack)
   const std::size_t base = stack.size() - info.argument_count;
   const bool folds = product_kernels_.available();
   if (folds && info.name == "aten::mul.Tensor" && may_be_product(stack, base)) {
-    return {.fold = Fold::kProduct};
+    return {.alone = kOwnProduct, .fold = Fold::kProduct};
   }
   if (folds && info.name == "aten::_to_copy" && may_be_cast(stack, base)) {
     return {.fold = Fold::kConversion};

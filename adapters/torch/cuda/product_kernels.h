@@ -5,20 +5,21 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 
 #include "adapters/torch/cuda/kernel_maker.h"
 #include "adapters/torch/product_cast.h"
 
 namespace lms::torch {
 
-/// One device's kernels for products that are converted, made when the first comes. If one cannot
+/// One device's kernels for products, converted or not, made when the first comes. If one cannot
 /// be made or queued, there are none for good.
 class ProductKernels final : public ProductCasts {
  public:
   explicit ProductKernels(int device) : device_(device) {}
 
   [[nodiscard]] bool available() const noexcept override;
-  [[nodiscard]] bool launch(const ProductCast& cast, const void* factor, const void* row,
+  [[nodiscard]] bool launch(const ProductCast& cast, const void* factor, const void* other,
                             void* result) noexcept override;
 
   /// Kernels that could not be made or queued: 0 or 1.
@@ -26,14 +27,14 @@ class ProductKernels final : public ProductCasts {
 
  private:
   /// Throws Error.
-  [[nodiscard]] CUfunction kernel_for(c10::ScalarType type, bool vectors);
+  [[nodiscard]] CUfunction kernel_for(const ProductCast& cast, bool vectors);
 
   const int device_;
   std::atomic<bool> failed_{false};
   mutable std::atomic<int> multiprocessors_{-1};  ///< 0: a device for which there are no kernels
   std::mutex mutex_;                              ///< guards both below
   std::optional<KernelMaker> maker_;
-  std::map<std::pair<c10::ScalarType, bool>, CUfunction> kernels_;
+  std::map<std::tuple<c10::ScalarType, bool, bool>, CUfunction> kernels_;
 };
 
 }  // namespace lms::torch
