@@ -23,24 +23,24 @@ std::optional<std::uint32_t> count_of(Numbers sizes) {
   return static_cast<std::uint32_t>(count);
 }
 
-/// What a factor is multiplied with.
-enum class Other : std::uint8_t { kNone, kPerColumn, kPerRow };
+using By = ProductCast::By;
 
 bool is_one(std::int64_t size) { return size == 1; }
 
-Other other_of(Numbers sizes, Numbers strides, Numbers other, Numbers other_strides) {
+/// What a factor is multiplied by.
+By by_what(Numbers sizes, Numbers strides, Numbers other, Numbers other_strides) {
   const auto count = count_of(sizes);
   if (!count || sizes.size() < 2 || other.empty() || other.size() > sizes.size() ||
       !is_contiguous(sizes, strides) || !is_contiguous(other, other_strides) ||
       static_cast<std::int64_t>(*count) == sizes.back()) {
-    return Other::kNone;
+    return By::kNothing;
   }
   if (other.back() == sizes.back() && std::all_of(other.begin(), other.end() - 1, is_one)) {
-    return Other::kPerColumn;
+    return By::kColumns;
   }
   const bool rows = other.size() == sizes.size() && is_one(other.back()) &&
                     std::equal(sizes.begin(), sizes.end() - 1, other.begin());
-  return rows ? Other::kPerRow : Other::kNone;
+  return rows ? By::kRows : By::kNothing;
 }
 
 bool is_16_bits(c10::ScalarType type) {
@@ -76,10 +76,10 @@ const at::Tensor* plain_float_at(const c10::Stack& stack, std::size_t at) {
 
 }  // namespace
 
-std::optional<ProductCast> find_product(const Call& product, c10::Device device) {
-  if (!is_call_of(product, "aten::mul", "Tensor")) return std::nullopt;
-  const TensorSpec* const left = tensor_at(product, 0);
-  const TensorSpec* const right = tensor_at(product, 1);
+std::optional<ProductCast> find_product(const Call& call, c10::Device device) {
+  if (!is_call_of(call, "aten::mul", "Tensor")) return std::nullopt;
+  const TensorSpec* const left = tensor_at(call, 0);
+  const TensorSpec* const right = tensor_at(call, 1);
   for (const TensorSpec* spec : {left, right}) {
     if (spec == nullptr || !is_plain_float(*spec, device) ||
         spec->source == TensorSpec::Source::kSelf) {
@@ -87,36 +87,43 @@ std::optional<ProductCast> find_product(const Call& product, c10::Device device)
     }
   }
   for (const auto& [factor, other] : {std::pair(left, right), std::pair(right, left)}) {
-    const Other found = other_of(factor->sizes, factor->strides, other->sizes, other->strides);
-    if (found == Other::kNone) continue;
+    const By by = by_what(factor->sizes, factor->strides, other->sizes, other->strides);
+    if (by == By::kNothing) continue;
     return ProductCast{.type = c10::kFloat,
                        .factor = factor,
                        .other = other,
-                       .per_row = found == Other::kPerRow,
+                       .by = by,
                        .elements = *count_of(factor->sizes),
                        .width = static_cast<std::uint32_t>(factor->sizes.back())};
   }
   return std::nullopt;
 }
 
+std::optional<ProductCast> find_cast(const Call& call, c10::Device device) {
+  if (!is_call_of(call, "aten::_to_copy", "")) return std::nullopt;
+  const TensorSpec* const made = tensor_at(call, 0);
+  if (made == nullptr || !is_plain_float(*made, device) ||
+      made->source == TensorSpec::Source::kSelf || !is_contiguous(made->sizes, made->strides)) {
+    return std::nullopt;
+  }
+  const auto type = target_of(call.arguments.size(), [&](std::size_t i) -> const c10::IValue& {
+    return call.arguments[i].value;
+  });
+  const auto count = count_of(made->sizes);
+  if (!type || !count) return std::nullopt;
+  return ProductCast{.type = *type, .factor = made, .elements = *count, .width = *count};
+}
+
 std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
                                              c10::Device device) {
-  if (!is_call_of(cast, "aten::_to_copy", "")) return std::nullopt;
-  const TensorSpec* const made = tensor_at(cast, 0);
-  if (made == nullptr || made->offset != 0 || !is_plain_float(*made, device) ||
-      made->source == TensorSpec::Source::kSelf) {
-    return std::nullopt;
-  }
-  const auto type = target_of(cast.arguments.size(), [&](std::size_t i) -> const c10::IValue& {
-    return cast.arguments[i].value;
-  });
+  const auto converted = find_cast(cast, device);
   auto result = find_product(product, device);
   // Converted may be another view of the product, as long as it is all of it in the same order.
-  if (!type || !result || count_of(made->sizes) != result->elements ||
-      !is_contiguous(made->sizes, made->strides)) {
+  if (!converted || !result || converted->factor->offset != 0 ||
+      converted->elements != result->elements) {
     return std::nullopt;
   }
-  result->type = *type;
+  result->type = converted->type;
   return result;
 }
 
@@ -125,7 +132,7 @@ bool may_be_product(const c10::Stack& stack, std::size_t base) {
   const at::Tensor* const other = plain_float_at(stack, base + 1);
   if (one == nullptr || other == nullptr) return false;
   const auto fits = [](const at::Tensor& factor, const at::Tensor& by) {
-    return other_of(factor.sizes(), factor.strides(), by.sizes(), by.strides()) != Other::kNone;
+    return by_what(factor.sizes(), factor.strides(), by.sizes(), by.strides()) != By::kNothing;
   };
   return fits(*one, *other) || fits(*other, *one);
 }

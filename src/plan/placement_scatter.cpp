@@ -11,10 +11,10 @@ namespace {
 
 /// Of what is in one piece there is little.
 constexpr double kSecondsForPieces = 0.05;
-/// Moments of the period at which to begin, if beginning where it begins takes many moves.
+/// Moments of the period at which to begin, one after the other, until there is little trouble:
+/// this part of what there is must move, or lies in several pieces.
 constexpr std::int32_t kBeginnings = 12;
-/// So small a part of all pages may move without another thought.
-constexpr std::size_t kFewMoves = 100;
+constexpr std::size_t kLittleTrouble = 50;
 constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
 
@@ -306,21 +306,21 @@ std::vector<Rectangle> from_moment(std::vector<Rectangle> rectangles, std::int32
   return rectangles;
 }
 
-/// Pages that are moved, and the pieces of everything: the fewer, the better.
-std::pair<std::size_t, std::size_t> trouble(const Scattering& scattering) {
-  std::size_t moved = 0;
-  std::size_t pieces = 0;
+/// Pages that are moved, each of which takes the device about as long as a piece takes the host,
+/// and the pieces of everything: the fewer, the better.
+std::size_t trouble(const Scattering& scattering) {
+  std::size_t sum = 0;
   const auto count = [&](const std::vector<std::uint32_t>& pages) {
     for (std::size_t k = 0; k < pages.size(); ++k) {
-      pieces += k == 0 || pages[k] != pages[k - 1] + 1 ? 1 : 0;
+      sum += k == 0 || pages[k] != pages[k - 1] + 1 ? 1 : 0;
     }
   };
   std::ranges::for_each(scattering.pages, count);
   for (const auto& pages : scattering.before_moving) {
-    moved += pages.size();
+    sum += pages.size();
     count(pages);
   }
-  return {moved, pieces};
+  return sum;
 }
 
 }  // namespace
@@ -354,8 +354,9 @@ std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
       if (found && (!result || trouble(*found) < trouble(*result))) result = std::move(found);
     }
   };
-  const auto few = static_cast<std::size_t>(room / page) / kFewMoves;
-  const auto content = [&] { return result && trouble(*result).first <= few; };
+  const auto content = [&] {
+    return result && trouble(*result) <= who.size() + who.size() / kLittleTrouble;
+  };
   colour(0);
   for (std::int32_t k = kBeginnings; --k > 0 && !content();) colour(period * k / kBeginnings);
   if (!result) return result;

@@ -28,13 +28,13 @@ struct Scattering {
 ///
 /// Interval colouring in the order of beginnings, each rectangle on the fewest pieces that best fit
 /// finds; tried with more and less care for those that want their pages back, the result with the
-/// fewest moves, then pieces, is taken (a piece costs the host time whenever it is taken and
-/// given). What goes round the end of the period keeps its pages for its return, until something
-/// that lasts beyond it has no other place: then it returns to other pages, and moves at moment 0.
-/// These may be pages to which others move, if all can move one after the other. Where many would
-/// move, other moments are tried as the period's beginning, at which nothing moves: what goes round
-/// is in nobody's way in a period that begins before those come that leave after its end.
-/// Nothing if there is no room even so.
+/// fewest moves and pieces is taken (a piece costs the host time whenever it is taken and given).
+/// What goes round the end of the period keeps its pages for its return, until something that lasts
+/// beyond it has no other place: then it returns to other pages, and moves at moment 0. These may
+/// be pages to which others move, if all can move one after the other. Where that is much trouble,
+/// other moments are tried as the period's beginning, at which nothing moves: what goes round is in
+/// nobody's way in a period that begins before those come that leave after its end. Nothing if
+/// there is no room even so.
 std::optional<Scattering> scatter(std::vector<Rectangle>& rectangles,
                                   const std::vector<bool>& whole, std::int32_t period, Bytes room,
                                   Bytes page);

@@ -71,7 +71,7 @@ TEST(ProductCast, BothOrders) {
     EXPECT_EQ(found->type, c10::kBFloat16);
     EXPECT_EQ(found->factor, &pair.product.tensors[row_first ? 1 : 0]);
     EXPECT_EQ(found->other, &pair.product.tensors[row_first ? 0 : 1]);
-    EXPECT_FALSE(found->per_row);
+    EXPECT_EQ(found->by, ProductCast::By::kColumns);
     EXPECT_EQ(found->elements, 48U);
     EXPECT_EQ(found->width, 8U);
     EXPECT_EQ(found->bytes(), 96);
@@ -86,7 +86,7 @@ TEST(ProductCast, ANumberForEachRow) {
     const auto found = pair.find();
     ASSERT_TRUE(found);
     EXPECT_EQ(found->other, &pair.product.tensors[first ? 0 : 1]);
-    EXPECT_TRUE(found->per_row);
+    EXPECT_EQ(found->by, ProductCast::By::kRows);
     EXPECT_EQ(found->width, 8U);
   }
 }
@@ -101,6 +101,21 @@ TEST(ProductCast, ProductsThatAreNotConverted) {
   EXPECT_FALSE(find_product(pair.cast, c10::kCPU));
   pair.product.tensors[0].source = TensorSpec::Source::kSelf;
   EXPECT_FALSE(find_product(pair.product, c10::kCPU));
+}
+
+TEST(ProductCast, ConversionsAlone) {
+  Pair pair;
+  pair.cast.tensors[0].offset = 8;
+  const auto found = find_cast(pair.cast, c10::kCPU);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->type, c10::kBFloat16);
+  EXPECT_EQ(found->by, ProductCast::By::kNothing);
+  EXPECT_EQ(found->factor, pair.cast.tensors.data());
+  EXPECT_EQ(found->elements, 48U);
+  EXPECT_EQ(found->bytes(), 96);
+  EXPECT_FALSE(find_cast(pair.product, c10::kCPU));
+  pair.cast.tensors[0].strides = {1, 2, 6};
+  EXPECT_FALSE(find_cast(pair.cast, c10::kCPU));
 }
 
 TEST(ProductCast, WhatIsTheSame) {

@@ -59,6 +59,11 @@ class LapTimer {
     cudaEvent_t end;
   };
   void recycle(const Wait& wait);
+  /// Two marks with nothing between them, on a busy stream.
+  struct Pair {
+    std::size_t lap;  ///< in which they are
+    cudaEvent_t begin, end;
+  };
 
   std::vector<Wait> waits_;
   struct Copy {
@@ -67,6 +72,7 @@ class LapTimer {
     cudaEvent_t begin, end;
   };
   std::vector<Copy> copies_;
+  std::vector<Pair> pairs_;
 };
 
 }  // namespace lms::torch

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <string>
 #include <tuple>
 
 #include "base/error.h"
@@ -14,10 +15,12 @@ namespace lms::torch {
 namespace {
 
 constexpr unsigned kProductThreads = 256;
-constexpr std::uint32_t kLanes = 8;
+constexpr std::uint32_t kLanes = 4;
+constexpr std::uint32_t kUnrolled = 4;  // vectors of a thread that are on their way at once
 
-/// Defined outside: TYPE (0: bfloat16, 1: half, 2: float), PER_ROW, LANES (1 or 8). A product is
-/// rounded to float first, as by mul, and then to 16 bits, as by _to_copy.
+/// Defined outside: TYPE (0: bfloat16, 1: half, 2: float), BY (0: nothing, 1: columns, 2: rows),
+/// LANES (1 or 4), UNROLLED. A product is rounded to float first, as by mul, and then to 16 bits,
+/// as by _to_copy.
 constexpr const char* kProductSource = R"cuda(
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -40,12 +43,12 @@ __device__ __forceinline__ float4 times(float4 a, float4 b) {
 extern "C" __global__ void __launch_bounds__(256)
     multiply(const float* __restrict__ factor, const float* __restrict__ other,
              void* __restrict__ result, u32 elements, u32 width) {
-  const u32 threads = gridDim.x * blockDim.x;
-  const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;
 #if LANES == 1
-  for (u32 i = thread; i < elements; i += threads) {
-    const float number = __ldg(other + (PER_ROW ? i / width : i % width));
-    const float value = __fmul_rn(__ldg(factor + i), number);
+  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < elements; i += gridDim.x * blockDim.x) {
+    float value = __ldg(factor + i);
+#if BY != 0
+    value = __fmul_rn(value, __ldg(other + (BY == 2 ? i / width : i % width)));
+#endif
 #if TYPE == 2
     static_cast<float*>(result)[i] = value;
 #else
@@ -54,28 +57,32 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 #else
   const float4* const factors = reinterpret_cast<const float4*>(factor);
-  const u32 columns = width / 8;
-  for (u32 i = thread; i < elements / 8; i += threads) {
-    const float4 a = __ldg(factors + 2 * i);
-    const float4 b = __ldg(factors + 2 * i + 1);
-#if PER_ROW
-    const float number = __ldg(other + i / columns);
-    const float4 c = make_float4(number, number, number, number);
-    const float4 d = c;
-#else
-    const float4* const others = reinterpret_cast<const float4*>(other) + 2 * (i % columns);
-    const float4 c = __ldg(others);
-    const float4 d = __ldg(others + 1);
+  const u32 vectors = elements / 4;
+  for (u32 tile = blockIdx.x * blockDim.x * UNROLLED; tile < vectors;
+       tile += gridDim.x * blockDim.x * UNROLLED) {
+    float4 values[UNROLLED];
+#pragma unroll
+    for (u32 k = 0; k < UNROLLED; ++k) {
+      const u32 i = tile + k * blockDim.x + threadIdx.x;
+      if (i < vectors) values[k] = __ldg(factors + i);
+    }
+#pragma unroll
+    for (u32 k = 0; k < UNROLLED; ++k) {
+      const u32 i = tile + k * blockDim.x + threadIdx.x;
+      if (i >= vectors) continue;
+      float4 value = values[k];
+#if BY == 2
+      const float number = __ldg(other + i / (width / 4));
+      value = times(value, make_float4(number, number, number, number));
+#elif BY == 1
+      value = times(value, __ldg(reinterpret_cast<const float4*>(other) + i % (width / 4)));
 #endif
-    const float4 e = times(a, c);
-    const float4 f = times(b, d);
 #if TYPE == 2
-    static_cast<float4*>(result)[2 * i] = e;
-    static_cast<float4*>(result)[2 * i + 1] = f;
+      static_cast<float4*>(result)[i] = value;
 #else
-    static_cast<uint4*>(result)[i] =
-        make_uint4(two(e.x, e.y), two(e.z, e.w), two(f.x, f.y), two(f.z, f.w));
+      static_cast<uint2*>(result)[i] = make_uint2(two(value.x, value.y), two(value.z, value.w));
 #endif
+    }
   }
 #endif
 }
@@ -84,6 +91,11 @@ extern "C" __global__ void __launch_bounds__(256)
 const char* type_option(c10::ScalarType type) {
   if (type == c10::ScalarType::Float) return "-DTYPE=2";
   return type == c10::ScalarType::Half ? "-DTYPE=1" : "-DTYPE=0";
+}
+
+const char* by_option(ProductCast::By by) {
+  if (by == ProductCast::By::kNothing) return "-DBY=0";
+  return by == ProductCast::By::kRows ? "-DBY=2" : "-DBY=1";
 }
 
 }  // namespace
@@ -96,27 +108,28 @@ bool ProductKernels::available() const noexcept {
 
 CUfunction ProductKernels::kernel_for(const ProductCast& cast, bool vectors) {
   const std::lock_guard guard(mutex_);
-  const auto key = std::tuple(cast.type, cast.per_row, vectors);
+  const auto key = std::tuple(cast.type, cast.by, vectors);
   if (const auto found = kernels_.find(key); found != kernels_.end()) return found->second;
   if (!maker_) maker_.emplace();
-  return kernels_[key] = maker_->make(
-             kProductSource, "multiply",
-             {"--std=c++17", "--fmad=false", "--ftz=false", type_option(cast.type),
-              cast.per_row ? "-DPER_ROW=1" : "-DPER_ROW=0", vectors ? "-DLANES=8" : "-DLANES=1"});
+  return kernels_[key] =
+             maker_->make(kProductSource, "multiply",
+                          {"--std=c++17", "--fmad=false", "--ftz=false", type_option(cast.type),
+                           by_option(cast.by), vectors ? "-DLANES=4" : "-DLANES=1",
+                           "-DUNROLLED=" + std::to_string(kUnrolled)});
 }
 
 bool ProductKernels::launch(const ProductCast& cast, const void* factor, const void* other,
                             void* result) noexcept {
-  constexpr unsigned kBlocksEach = 8;  // of a multiprocessor's 2048 threads
+  constexpr std::uint32_t kMostBlocks = 1U << 20;
   try {
     // The driver, unlike the runtime, does nothing in a thread that has not chosen a device.
     if (cudaSetDevice(device_) != cudaSuccess) throw Error("CUDA: the device cannot be chosen");
     const bool vectors = cast.width % kLanes == 0 && is_vector(factor) &&
-                         (cast.per_row || is_vector(other)) && is_vector(result);
+                         (cast.by != ProductCast::By::kColumns || is_vector(other)) &&
+                         is_vector(result);
     const CUfunction kernel = kernel_for(cast, vectors);
-    const std::uint32_t work = cast.elements / (vectors ? kLanes : 1);
-    const unsigned most = kBlocksEach * static_cast<unsigned>(multiprocessors_.load());
-    const unsigned blocks = std::min((work + kProductThreads - 1) / kProductThreads, most);
+    const std::uint32_t each = kProductThreads * (vectors ? kLanes * kUnrolled : 1);
+    const unsigned blocks = std::min((cast.elements - 1) / each + 1, kMostBlocks);
     std::uint32_t elements = cast.elements;
     std::uint32_t width = cast.width;
     std::array<void*, 5> arguments{&factor, &other, &result, &elements, &width};

@@ -34,7 +34,7 @@ class ProductKernels final : public ProductCasts {
   mutable std::atomic<int> multiprocessors_{-1};  ///< 0: a device for which there are no kernels
   std::mutex mutex_;                              ///< guards both below
   std::optional<KernelMaker> maker_;
-  std::map<std::tuple<c10::ScalarType, bool, bool>, CUfunction> kernels_;
+  std::map<std::tuple<c10::ScalarType, ProductCast::By, bool>, CUfunction> kernels_;
 };
 
 }  // namespace lms::torch
