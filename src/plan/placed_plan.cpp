@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -89,18 +90,21 @@ class Planning {
         running.push_back(
             std::async(std::launch::async, [this, budget, seed] { return attempt(budget, seed); }));
       }
-      std::optional<Plan> first;
+      std::optional<Plan> fastest;
       for (auto& attempt : running) {
         try {
           Candidate candidate = attempt.get();
-          if (options_.recompute && !first) first = candidate.step.plan;
+          if (options_.recompute && time_of(candidate) < start_ms_) {
+            fastest = candidate.step.plan;
+            start_ms_ = time_of(candidate);
+          }
           if (candidate.placement.bytes <= room_) found_.push_back(std::move(candidate));
         } catch (const OutOfMemory& error) {
           // What the largest budget is too small for is what the user should hear of.
           if (failure_.empty()) failure_ = error.what();
         }
       }
-      if (first) start_ = std::move(first);
+      if (fastest) start_ = std::move(fastest);
       if (!found_.empty()) return;  // smaller ones are slower
     }
     if (found_.empty() && failure_.empty()) {
@@ -128,7 +132,9 @@ class Planning {
   LinkModel link_;
   SearchOptions options_;
   std::vector<Bytes> tried_;
-  std::optional<Plan> start_;  ///< from here the search for further plans goes on
+  /// The fastest so far, whether it fits or not: from here the search for further plans goes on.
+  std::optional<Plan> start_;
+  double start_ms_ = std::numeric_limits<double>::infinity();
   std::vector<Candidate> found_;
   std::string failure_;
 };
