@@ -143,13 +143,15 @@ std::size_t Recipes::run_product(std::span<const std::shared_ptr<const Call>> ca
   if (!found && call.tensors.size() == 1) {
     product = maker_of_missing(call.tensors.front());
     if (product) found = find_product_cast(*product, call, manager_.device());
+    if (!found) found = find_cast(call, manager_.device());
   }
   if (!found || found->bytes() != bytes) return 0;
   Pins inputs;
   const Storage factor = source_of(*found->factor, inputs);
-  const Storage other = source_of(*found->other, inputs);
+  const Storage other = found->other != nullptr ? source_of(*found->other, inputs) : Storage();
   Storage made = take_memory(manager_.device(), bytes);
-  if (!casts->launch(*found, address_in(*factor, *found->factor), address_in(*other, *found->other),
+  if (!casts->launch(*found, address_in(*factor, *found->factor),
+                     other ? address_in(*other, *found->other) : nullptr,
                      made->_mutable_data_ptr_no_checks().get())) {
     return 0;
   }
