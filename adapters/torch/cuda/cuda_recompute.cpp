@@ -17,8 +17,9 @@ ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack)
   constexpr float kFromStatistics = 0.35F;
   // In the batch norm's kernel: of three passes over memory the one that reads the other operand.
   constexpr float kOtherOperand = 0.3F;
-  // PyTorch's kernel works out each element's place in what it broadcasts.
-  constexpr float kOwnProduct = 0.7F;
+  // PyTorch's kernel works out each element's place in what it broadcasts: 49.5 and 47.1 us for
+  // 64 MiB on the H200, where ours takes 32.3.
+  constexpr float kOwnProduct = 0.67F;
   enum Place : std::uint8_t { kNone, kNorm, kAdd, kRelu };
   const bool joins = norm_kernels_.available();
   if (info.name == "aten::native_batch_norm") return {.alone = kFromStatistics, .place = kNorm};
