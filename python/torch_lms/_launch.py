@@ -169,8 +169,6 @@ def patch(patches: Patches, how: Access) -> None:
             "torch._inductor.async_compile": lambda module: _patch_async_compile(
                 patches, how, module
             ),
-            "torch._inductor.output_code": lambda module: _patch_output_code(
-                patches, how, module
-            ),
+            "torch._inductor.output_code": lambda module: _patch_output_code(patches, how, module),
         }
     )

@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils.hooks import RemovableHandle
 
+from . import _optimizer_checks as _checks
 from . import _optimizer_guards as _guards
+from ._optimizer_checks import Group
 
 # Optimizers of PyTorch that compute a weight's update from that weight, its gradient, its state
 # and the settings of its group alone.
@@ -44,8 +46,6 @@ _KEEP = (
     "run the backward pass inside `with handle.accumulate():`, which keeps all gradients for "
     "optimizer.step(), or take the optimizer out with handle.remove()"
 )
-
-Group = dict[str, Any]
 
 
 def step_in_backward(
@@ -204,7 +204,7 @@ class _Updates:
             if _takes_lists(group, group["params"]) is False:
                 one_by_one.add(number)
         self._refuse_pre_hooks(optimizer)
-        _refuse_several_processes()
+        _checks.refuse_several_processes()
         self._places, self._one_by_one = places, one_by_one
         for key in [key for key in self._hooked if key not in places]:
             _, hook = self._hooked.pop(key)
@@ -245,14 +245,14 @@ class _Updates:
             )
         if not self.updated:
             self._refuse_pre_hooks(optimizer)
-            _refuse_several_processes()
+            _checks.refuse_several_processes()
         place = self._places.get(id(weight))
         if place is None or not _is_at(optimizer, place, weight):
             return  # moved or taken out by hand: what has a gradient is left to step()
         number = place[0]
         group = optimizer.param_groups[number]
         if number not in self._settings:
-            self._settings[number] = _settings_of(group)
+            self._settings[number] = _checks.settings_of(group)
         self._run(optimizer, number, group, weight)
         weight.grad = None
         self.updated.add(id(weight))
@@ -288,7 +288,7 @@ class _Updates:
             # has saved the weight would then take the new value for the one it saved.
             torch.autograd.graph.increment_version(weight)
         if not self._known:
-            _refuse_shared_state(optimizer, copy, alone, *before)
+            _checks.refuse_shared_state(optimizer, copy, alone, *before)
 
     def _note_default_device(self) -> None:
         device = torch.get_default_device()
@@ -381,16 +381,16 @@ class _Updates:
         for number, used in self._settings.items():
             if number >= len(optimizer.param_groups):
                 continue
-            now = _settings_of(optimizer.param_groups[number])
+            now = _checks.settings_of(optimizer.param_groups[number])
             for name, value in used.items():
-                if name in now and not _same(value, now[name]):
+                if name in now and not _checks.same(value, now[name]):
                     raise RuntimeError(
                         f"step_in_backward: {name!r} of parameter group {number} changed between "
                         "the backward pass, which has updated the weights with the former value, "
                         "and optimizer.step(). Change it before the backward pass"
                     )
         if not self._known and any(not isinstance(key, Tensor) for key in optimizer.state):
-            raise _shares_state(optimizer, "entries of `state` that belong to no weight")
+            raise _checks.shares_state(optimizer, "entries of `state` that belong to no weight")
 
     def remove(self) -> None:
         """Undoes everything."""
@@ -451,55 +451,3 @@ def _takes_lists(group: Group, weights: list[Tensor]) -> bool | None:
     if group["foreach"] is not None:
         return bool(group["foreach"])
     return _default_to_fused_or_foreach(weights, group.get("differentiable", False))[1]
-
-
-def _settings_of(group: Group) -> Group:
-    """A group's settings, to compare with `_same`; tensors with their versions."""
-    return {
-        name: (value, value._version if isinstance(value, Tensor) else None)
-        for name, value in group.items()
-        if name != "params"
-    }
-
-
-def _same(before: tuple[Any, int | None], now: tuple[Any, int | None]) -> bool:
-    if before[0] is now[0]:
-        return before[1] == now[1]
-    if isinstance(before[0], Tensor) or isinstance(now[0], Tensor):
-        return False
-    return bool(before[0] == now[0])
-
-
-def _refuse_several_processes() -> None:
-    distributed = torch.distributed
-    if (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    ):
-        raise RuntimeError(
-            "step_in_backward: several processes train together (torch.distributed). Wrappers "
-            "such as DistributedDataParallel and FSDP average gradients across them after they "
-            "are final here: weights would be updated with the gradients of one process. Use the "
-            "plain optimizer"
-        )
-
-
-def _refuse_shared_state(
-    optimizer: Optimizer, copy: Optimizer, alone: Group, attributes: Group, settings: Group
-) -> None:
-    """For optimizers that are not known: what one weight's update leaves behind must be in
-    `state`."""
-    for name, value in copy.__dict__.items():
-        if name not in attributes or attributes[name] is not value:
-            raise _shares_state(optimizer, f"its attribute {name!r}")
-    for name, value in alone.items():
-        if name not in settings or settings[name] is not value:
-            raise _shares_state(optimizer, f"the entry {name!r} of a parameter group")
-
-
-def _shares_state(optimizer: Optimizer, where: str) -> RuntimeError:
-    return RuntimeError(
-        f"step_in_backward: a step of {type(optimizer).__name__} leaves something in {where}, "
-        "which all weights share; such an optimizer cannot be run for one weight at a time"
-    )

@@ -175,9 +175,7 @@ def self_test(device: str) -> dict[str, Any]:
         before = torch_lms.memory_stats(device)
         stressed = _train(device)
         after = torch_lms.memory_stats(device)
-    moved = {
-        key: after[key] - before.get(key, 0) for key in ("evictions", "page_ins", "bytes_in")
-    }
+    moved = {key: after[key] - before.get(key, 0) for key in ("evictions", "page_ins", "bytes_in")}
     identical = plain == stressed
     return {
         "passed": identical and moved["evictions"] > 0 and moved["page_ins"] > 0,
