@@ -43,8 +43,8 @@ class Colouring {
         care_(care),
         may_move_(may_move),
         moves_(rectangles.size()),
-        move_later_(rectangles.size()),
-        listed_(rectangles.size()) {
+        move_earlier_(rectangles.size()),
+        marked_(rectangles.size()) {
     result_.pages.resize(rectangles.size());
     result_.before_moving.resize(rectangles.size());
   }
@@ -67,10 +67,10 @@ class Colouring {
       auto& pages = moves_[i] ? result_.before_moving[i] : result_.pages[i];
       if (!take(i, begin, end, pages)) return std::nullopt;
     }
+    marked_.assign(rectangles_.size(), false);
     for (std::uint32_t i = 0; i < moves_.size(); ++i) {
-      if (moves_[i]) put_in_order(i);
+      if (moves_[i]) list_after_earlier(i, result_.order);
     }
-    std::ranges::reverse(result_.order);
     return std::move(result_);
   }
 
@@ -119,9 +119,9 @@ class Colouring {
     choose(count_of(i), end);
     std::ranges::sort(found_);
     for (const std::uint32_t p : found_) {
-      auto& later = move_later_[i];
-      if (is_left_in_time(pages_[p], end) && (later.empty() || later.back() != pages_[p].owner)) {
-        later.push_back(pages_[p].owner);
+      if (is_left_in_time(pages_[p], end)) {
+        auto& earlier = move_earlier_[pages_[p].owner];
+        if (earlier.empty() || earlier.back() != i) earlier.push_back(i);
       }
       pages_[p].free_from = end;
       if (begin == 0) pages_[p].free_until = period_;  // not free while others move
@@ -185,40 +185,34 @@ class Colouring {
     return end > period_ && page.free_until == period_ && page.owner != kNobody &&
            moves_[page.owner];
   }
-  /// Whether `i` must move before `other` can, or is it.
-  [[nodiscard]] bool comes_before(std::uint32_t i, std::uint32_t other) const {
-    return i == other || std::ranges::any_of(move_later_[i], [&](std::uint32_t next) {
-             return comes_before(next, other);
-           });
+  /// Lists `i` after those that must move before it, unless it has been listed.
+  void list_after_earlier(std::uint32_t i, std::vector<std::uint32_t>& list) {
+    if (marked_[i]) return;
+    marked_[i] = true;
+    for (const std::uint32_t earlier : move_earlier_[i]) list_after_earlier(earlier, list);
+    list.push_back(i);
   }
 
   /// The pages that are free for `i` in [begin, end).
   std::size_t find(std::uint32_t i, std::int32_t begin, std::int32_t end) {
     found_.clear();
-    std::uint32_t last = kNobody;  // owner that was looked at
-    bool last_can_wait = false;
+    if (end > period_) {
+      // What must move before `i` cannot wait for it.
+      marked_.assign(rectangles_.size(), false);
+      std::vector<std::uint32_t> earlier;
+      list_after_earlier(i, earlier);
+    }
     for (std::uint32_t p = 0; p < pages_.size(); ++p) {
       const Page& page = pages_[p];
       if (page.free_from > begin) continue;
       if (is_left_in_time(page, end)) {
-        if (std::exchange(last, page.owner) != page.owner) {
-          last_can_wait = !comes_before(page.owner, i);
-        }
-        if (last_can_wait) found_.push_back(p);
+        if (!marked_[page.owner]) found_.push_back(p);
         continue;
       }
       const bool free = page.free_until >= end;
       if (free && (p >= shared_.size() || is_free(shared_[p], begin, end))) found_.push_back(p);
     }
     return found_.size();
-  }
-
-  /// Lists what moves after `i`, and then `i`.
-  void put_in_order(std::uint32_t i) {
-    if (listed_[i]) return;
-    listed_[i] = true;
-    for (const std::uint32_t next : move_later_[i]) put_in_order(next);
-    result_.order.push_back(i);
   }
 
   /// Has owners return elsewhere, so that `needed` more pages are free in [begin, end).
@@ -257,9 +251,9 @@ class Colouring {
   Care care_;
   bool may_move_;
   std::vector<bool> moves_;  // by rectangle: returns elsewhere
-  /// By rectangle that moves: those whose pages it has until then.
-  std::vector<std::vector<std::uint32_t>> move_later_;
-  std::vector<bool> listed_;
+  /// By rectangle that moves: those that have its pages until they move.
+  std::vector<std::vector<std::uint32_t>> move_earlier_;
+  std::vector<bool> marked_;  // by rectangle; of list_after_earlier()
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<std::uint32_t> found_;
   Scattering result_;
