@@ -20,7 +20,7 @@
 
 namespace lms::torch {
 
-class ProductCasts;
+class SinglePasses;
 class Recipes;
 struct OpInfo;
 
@@ -81,8 +81,8 @@ class DeviceManager {
   }
   /// Kernels that run several calls of a recipe at once; null: there are none.
   [[nodiscard]] virtual NormChains* norm_chains() { return nullptr; }
-  /// Kernels for products, and for what is converted from them; null: there are none.
-  [[nodiscard]] virtual ProductCasts* product_casts() { return nullptr; }
+  /// Kernels for products, sums, and what is converted; null: there are none.
+  [[nodiscard]] virtual SinglePasses* single_passes() { return nullptr; }
   /// Which batch norms the first compute bit by bit.
   [[nodiscard]] NormChecks& norm_checks() { return norm_checks_; }
   /// Whoever owns the block's bytes will hear of it when its storage dies.

@@ -138,9 +138,9 @@ class Recipes {
   /// calls that has taken the place of.
   std::size_t run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
                         Storage& self);
-  /// Likewise, for a product, or a conversion, also of a product that is not there: 1 or 0.
-  std::size_t run_product(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
-                          Storage& self);
+  /// Likewise, for a product, a sum, or a conversion, also of a product that is not there: 1 or 0.
+  std::size_t run_single_pass(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
+                              Storage& self);
   /// The call that made a ghost without bytes, all of whose contents it is; null if there is none.
   std::shared_ptr<const Call> maker_of_missing(const TensorSpec& spec);
   void prune();

@@ -5,9 +5,9 @@
 
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/norm_chain.h"
-#include "adapters/torch/product_cast.h"
 #include "adapters/torch/recipes.h"
 #include "adapters/torch/replay.h"
+#include "adapters/torch/single_pass.h"
 #include "base/error.h"
 
 namespace lms::torch {
@@ -133,26 +133,28 @@ std::shared_ptr<const Call> Recipes::maker_of_missing(const TensorSpec& spec) {
   return origin.calls.front();
 }
 
-std::size_t Recipes::run_product(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
-                                 Storage& self) {
-  ProductCasts* const casts = manager_.product_casts();
+std::size_t Recipes::run_single_pass(std::span<const std::shared_ptr<const Call>> calls,
+                                     Bytes bytes, Storage& self) {
+  SinglePasses* const passes = manager_.single_passes();
   const Call& call = *calls.front();
-  if (casts == nullptr || !casts->available()) return 0;
+  const c10::Device device = manager_.device();
+  if (passes == nullptr || !passes->available()) return 0;
   std::shared_ptr<const Call> product;  // that `found` refers to
-  auto found = find_product(call, manager_.device());
-  if (!found && call.tensors.size() == 1) {
-    product = maker_of_missing(call.tensors.front());
-    if (product) found = find_product_cast(*product, call, manager_.device());
-    if (!found) found = find_cast(call, manager_.device());
+  auto found = find_product(call, device);
+  if (!found) found = find_sum(call, device);
+  if (!found && (found = find_cast(call, device))) {
+    product = maker_of_missing(*found->input);
+    const auto whole = product ? find_cast_of_product(*product, call, device) : std::nullopt;
+    if (whole) found = whole;
   }
   if (!found || found->bytes() != bytes) return 0;
   Pins inputs;
-  const Storage factor = source_of(*found->factor, inputs);
+  const Storage input = source_of(*found->input, inputs);
   const Storage other = found->other != nullptr ? source_of(*found->other, inputs) : Storage();
-  Storage made = take_memory(manager_.device(), bytes);
-  if (!casts->launch(*found, address_in(*factor, *found->factor),
-                     other ? address_in(*other, *found->other) : nullptr,
-                     made->_mutable_data_ptr_no_checks().get())) {
+  Storage made = take_memory(device, bytes);
+  if (!passes->launch(*found, address_in(*input, *found->input),
+                      other ? address_in(*other, *found->other) : nullptr,
+                      made->_mutable_data_ptr_no_checks().get())) {
     return 0;
   }
   ++manager_.chains_replayed;
@@ -175,7 +177,7 @@ Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector
   if (result == Origin::kNoResult) self = take_memory(manager_.device(), origin->bytes);
   std::size_t done = 0;
   if (result == 0) done = run_chain(calls, origin->bytes, self);
-  if (result == 0 && done == 0) done = run_product(calls, origin->bytes, self);
+  if (result == 0 && done == 0) done = run_single_pass(calls, origin->bytes, self);
   if (done > 0) pin(*self, /*writes=*/false, pins);
   for (const auto& call : std::span(calls).subspan(done)) {
     Pins inputs;

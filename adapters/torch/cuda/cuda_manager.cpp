@@ -55,7 +55,7 @@ CudaManager::CudaManager(int index)
       device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
       engine_({}, *this, std::make_unique<LruPolicy>(), this),
       norm_kernels_(index),
-      product_kernels_(index) {
+      pass_kernels_(index) {
   arenas().at(static_cast<std::size_t>(index)) = this;
 }
 
@@ -358,7 +358,7 @@ void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
   stats["arena.joins"] = arena_ ? arena_->joins() : 0;
   stats["arena.misplaced"] = misplaced_.load();
-  stats["replays.fused_failed"] = norm_kernels_.failures() + product_kernels_.failures();
+  stats["replays.fused_failed"] = norm_kernels_.failures() + pass_kernels_.failures();
   if (!host_) return;
   const auto host = host_->stats();
   stats["host.bytes.current"] = host.used;

@@ -1,4 +1,4 @@
-"""Products with a number for each column or row, and what is converted from them, have the calls'
+"""Products with a number for each column or row, sums of two types, and conversions have the calls'
 bits when one kernel computes them again."""
 
 from __future__ import annotations
@@ -86,6 +86,31 @@ def test_conversions(shape: tuple[int, ...], dtype: torch.dtype, offset: int) ->
         given = x.cuda()[offset:].view(shape)
         converted = given.to(dtype)
         return torch.stack([converted, (given * 0 == 0).to(dtype), converted])
+
+    expected = bits_of(program())
+    with harness.managed("cuda", stress="drop", min_block=512, limit="512MiB") as package:
+        before = int(package.memory_stats("cuda")["replays.fused"])
+        assert torch.equal(expected, bits_of(program()))
+        after = int(package.memory_stats("cuda")["replays.fused"])
+        assert int(package.memory_stats("cuda")["replays.fused_failed"]) == 0
+    assert after > before, "not by the kernel"
+
+
+@pytest.mark.parametrize("narrow_first", [False, True])
+@pytest.mark.parametrize("offset", [0, 1, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(1037,), (8, 64), (11, 5, 7), (130, 2048)], ids=str)
+def test_sums(
+    shape: tuple[int, ...], dtype: torch.dtype, offset: int, narrow_first: bool
+) -> None:
+    random = torch.Generator().manual_seed(len(shape))
+    count = torch.Size(shape).numel() + offset
+    x, y = any_bits(count, torch.float32, random), any_bits(count, dtype, random).flip(0)
+
+    def program() -> Tensor:
+        wide, narrow = x.cuda()[offset:].view(shape), y.cuda()[offset:].view(shape)
+        added = narrow + wide if narrow_first else wide + narrow
+        return torch.stack([added, wide * 2, torch.add(wide, narrow, alpha=-1), added])
 
     expected = bits_of(program())
     with harness.managed("cuda", stress="drop", min_block=512, limit="512MiB") as package:

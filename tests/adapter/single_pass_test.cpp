@@ -1,6 +1,6 @@
 // Which products and conversions one kernel may compute.
 
-#include "adapters/torch/product_cast.h"
+#include "adapters/torch/single_pass.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -49,8 +49,8 @@ struct Pair {
     cast.arguments[1].value = static_cast<int>(c10::kBFloat16);
     cast.arguments[5].value = false;
   }
-  [[nodiscard]] std::optional<ProductCast> find() const {
-    return find_product_cast(product, cast, c10::kCPU);
+  [[nodiscard]] std::optional<SinglePass> find() const {
+    return find_cast_of_product(product, cast, c10::kCPU);
   }
 
   Call product;
@@ -63,22 +63,22 @@ bool found_after(const std::function<void(Pair&)>& change) {
   return pair.find().has_value();
 }
 
-TEST(ProductCast, BothOrders) {
+TEST(SinglePass, BothOrders) {
   for (const bool row_first : {false, true}) {
     const Pair pair(row_first);
     const auto found = pair.find();
     ASSERT_TRUE(found);
     EXPECT_EQ(found->type, c10::kBFloat16);
-    EXPECT_EQ(found->factor, &pair.product.tensors[row_first ? 1 : 0]);
+    EXPECT_EQ(found->input, &pair.product.tensors[row_first ? 1 : 0]);
     EXPECT_EQ(found->other, &pair.product.tensors[row_first ? 0 : 1]);
-    EXPECT_EQ(found->by, ProductCast::By::kColumns);
+    EXPECT_EQ(found->with, SinglePass::With::kColumnFactors);
     EXPECT_EQ(found->elements, 48U);
     EXPECT_EQ(found->width, 8U);
     EXPECT_EQ(found->bytes(), 96);
   }
 }
 
-TEST(ProductCast, ANumberForEachRow) {
+TEST(SinglePass, ANumberForEachRow) {
   for (const bool first : {false, true}) {
     Pair pair;
     pair.product.tensors[1] = float_spec({2, 3, 1});
@@ -86,12 +86,12 @@ TEST(ProductCast, ANumberForEachRow) {
     const auto found = pair.find();
     ASSERT_TRUE(found);
     EXPECT_EQ(found->other, &pair.product.tensors[first ? 0 : 1]);
-    EXPECT_EQ(found->by, ProductCast::By::kRows);
+    EXPECT_EQ(found->with, SinglePass::With::kRowFactors);
     EXPECT_EQ(found->width, 8U);
   }
 }
 
-TEST(ProductCast, ProductsThatAreNotConverted) {
+TEST(SinglePass, ProductsThatAreNotConverted) {
   Pair pair;
   const auto found = find_product(pair.product, c10::kCPU);
   ASSERT_TRUE(found);
@@ -103,14 +103,14 @@ TEST(ProductCast, ProductsThatAreNotConverted) {
   EXPECT_FALSE(find_product(pair.product, c10::kCPU));
 }
 
-TEST(ProductCast, ConversionsAlone) {
+TEST(SinglePass, ConversionsAlone) {
   Pair pair;
   pair.cast.tensors[0].offset = 8;
   const auto found = find_cast(pair.cast, c10::kCPU);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->type, c10::kBFloat16);
-  EXPECT_EQ(found->by, ProductCast::By::kNothing);
-  EXPECT_EQ(found->factor, pair.cast.tensors.data());
+  EXPECT_EQ(found->with, SinglePass::With::kNothing);
+  EXPECT_EQ(found->input, pair.cast.tensors.data());
   EXPECT_EQ(found->elements, 48U);
   EXPECT_EQ(found->bytes(), 96);
   EXPECT_FALSE(find_cast(pair.product, c10::kCPU));
@@ -118,7 +118,65 @@ TEST(ProductCast, ConversionsAlone) {
   EXPECT_FALSE(find_cast(pair.cast, c10::kCPU));
 }
 
-TEST(ProductCast, WhatIsTheSame) {
+/// A float32 tensor plus one of 16 bits; to be made wrong in one place.
+Call sum_of(c10::ScalarType narrow = c10::kBFloat16, bool narrow_first = false) {
+  Call call;
+  call.op = find_operator("aten::add", "Tensor");
+  TensorSpec wide = float_spec({2, 3, 8});
+  TensorSpec added = wide;
+  added.type = c10::scalarTypeToTypeMeta(narrow);
+  if (narrow_first) std::swap(wide, added);
+  add_tensor(call, std::move(wide));
+  add_tensor(call, std::move(added));
+  call.arguments.emplace_back().value = std::int64_t{1};
+  return call;
+}
+
+TEST(SinglePass, SumsOfTwoTypes) {
+  for (const auto narrow : {c10::kBFloat16, c10::kHalf}) {
+    for (const bool first : {false, true}) {
+      const Call call = sum_of(narrow, first);
+      const auto found = find_sum(call, c10::kCPU);
+      ASSERT_TRUE(found);
+      EXPECT_EQ(found->with, SinglePass::With::kAddend);
+      EXPECT_EQ(found->type, c10::kFloat);
+      EXPECT_EQ(found->addend, narrow);
+      EXPECT_EQ(found->input, &call.tensors[first ? 1 : 0]);
+      EXPECT_EQ(found->other, &call.tensors[first ? 0 : 1]);
+      EXPECT_EQ(found->elements, 48U);
+      EXPECT_EQ(found->bytes(), 192);
+      EXPECT_FALSE(find_product(call, c10::kCPU));
+      EXPECT_FALSE(find_cast(call, c10::kCPU));
+    }
+  }
+}
+
+TEST(SinglePass, NotAnySum) {
+  const auto found_after = [](const std::function<void(Call&)>& change) {
+    Call call = sum_of();
+    change(call);
+    return find_sum(call, c10::kCPU).has_value();
+  };
+  EXPECT_TRUE(found_after([](Call& c) { c.arguments[2].value = 1.0; }));
+  EXPECT_TRUE(found_after([](Call& c) { c.tensors[1].offset = 3; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.arguments[2].value = 2; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.arguments[2].value = 1.5; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.op = find_operator("aten::sub", "Tensor"); }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[1] = float_spec({2, 3, 8}); }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[0].type = c.tensors[1].type; }));
+  EXPECT_FALSE(
+      found_after([](Call& c) { c.tensors[0].type = c10::scalarTypeToTypeMeta(c10::kDouble); }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[1].sizes = {1, 3, 8}; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[1].sizes = {3, 2, 8}; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[1].strides = {24, 1, 3}; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[0].strides = {48, 16, 2}; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[1].wrapped_number = true; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[1].keys = {}; })) << "elsewhere";
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[0].source = TensorSpec::Source::kSelf; }));
+  EXPECT_FALSE(found_after([](Call& c) { c.tensors[0].sizes[0] = std::int64_t{1} << 30; }));
+}
+
+TEST(SinglePass, WhatIsTheSame) {
   EXPECT_TRUE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({1, 1, 8}); }));
   EXPECT_TRUE(found_after([](Pair& p) { p.cast.tensors[0] = float_spec({6, 8}); })) << "a view";
   EXPECT_TRUE(
@@ -128,7 +186,7 @@ TEST(ProductCast, WhatIsTheSame) {
   EXPECT_TRUE(found_after([](Pair& p) { p.product.tensors[0].offset = 8; }));
 }
 
-TEST(ProductCast, NotAnyProduct) {
+TEST(SinglePass, NotAnyProduct) {
   EXPECT_FALSE(found_after([](Pair& p) { p.product.op = find_operator("aten::add", "Tensor"); }));
   EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({3, 8}); }));
   EXPECT_FALSE(found_after([](Pair& p) { p.product.tensors[1] = float_spec({2, 3, 8}); }));
@@ -151,7 +209,7 @@ TEST(ProductCast, NotAnyProduct) {
       << "PyTorch counts in 64 bits";
 }
 
-TEST(ProductCast, NotAnyConversion) {
+TEST(SinglePass, NotAnyConversion) {
   EXPECT_FALSE(found_after([](Pair& p) { p.cast.op = find_operator("aten::clone"); }));
   EXPECT_FALSE(found_after([](Pair& p) { p.cast.tensors[0] = float_spec({3, 8}); })) << "a part";
   EXPECT_FALSE(found_after([](Pair& p) { p.cast.tensors[0].offset = 8; }));
@@ -165,7 +223,7 @@ TEST(ProductCast, NotAnyConversion) {
   }));
 }
 
-TEST(ProductCast, WhatPlansReckonWith) {
+TEST(SinglePass, WhatPlansReckonWith) {
   const at::Tensor x = at::zeros({2, 3, 8});
   const at::Tensor row = at::zeros({8});
   EXPECT_TRUE(may_be_product({x, row}, 0));

@@ -8,18 +8,18 @@
 #include <tuple>
 
 #include "adapters/torch/cuda/kernel_maker.h"
-#include "adapters/torch/product_cast.h"
+#include "adapters/torch/single_pass.h"
 
 namespace lms::torch {
 
-/// One device's kernels for products, converted or not, made when the first comes. If one cannot
-/// be made or queued, there are none for good.
-class ProductKernels final : public ProductCasts {
+/// One device's kernels for single passes, each made when the first of its kind comes. If one
+/// cannot be made or queued, there are none for good.
+class PassKernels final : public SinglePasses {
  public:
-  explicit ProductKernels(int device) : device_(device) {}
+  explicit PassKernels(int device) : device_(device) {}
 
   [[nodiscard]] bool available() const noexcept override;
-  [[nodiscard]] bool launch(const ProductCast& cast, const void* factor, const void* other,
+  [[nodiscard]] bool launch(const SinglePass& pass, const void* input, const void* other,
                             void* result) noexcept override;
 
   /// Kernels that could not be made or queued: 0 or 1.
@@ -27,14 +27,15 @@ class ProductKernels final : public ProductCasts {
 
  private:
   /// Throws Error.
-  [[nodiscard]] CUfunction kernel_for(const ProductCast& cast, bool vectors);
+  [[nodiscard]] CUfunction kernel_for(const SinglePass& pass, bool vectors);
 
   const int device_;
   std::atomic<bool> failed_{false};
   mutable std::atomic<int> multiprocessors_{-1};  ///< 0: a device for which there are no kernels
   std::mutex mutex_;                              ///< guards both below
   std::optional<KernelMaker> maker_;
-  std::map<std::tuple<c10::ScalarType, ProductCast::By, bool>, CUfunction> kernels_;
+  using Key = std::tuple<c10::ScalarType, SinglePass::With, c10::ScalarType, bool>;
+  std::map<Key, CUfunction> kernels_;
 };
 
 }  // namespace lms::torch

@@ -1,4 +1,4 @@
-#include "adapters/torch/product_cast.h"
+#include "adapters/torch/single_pass.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -23,24 +23,24 @@ std::optional<std::uint32_t> count_of(Numbers sizes) {
   return static_cast<std::uint32_t>(count);
 }
 
-using By = ProductCast::By;
+using With = SinglePass::With;
 
 bool is_one(std::int64_t size) { return size == 1; }
 
-/// What a factor is multiplied by.
-By by_what(Numbers sizes, Numbers strides, Numbers other, Numbers other_strides) {
+/// What a tensor is multiplied by; kNothing: by something else.
+With factors_of(Numbers sizes, Numbers strides, Numbers other, Numbers other_strides) {
   const auto count = count_of(sizes);
   if (!count || sizes.size() < 2 || other.empty() || other.size() > sizes.size() ||
       !is_contiguous(sizes, strides) || !is_contiguous(other, other_strides) ||
       static_cast<std::int64_t>(*count) == sizes.back()) {
-    return By::kNothing;
+    return With::kNothing;
   }
   if (other.back() == sizes.back() && std::all_of(other.begin(), other.end() - 1, is_one)) {
-    return By::kColumns;
+    return With::kColumnFactors;
   }
   const bool rows = other.size() == sizes.size() && is_one(other.back()) &&
                     std::equal(sizes.begin(), sizes.end() - 1, other.begin());
-  return rows ? By::kRows : By::kNothing;
+  return rows ? With::kRowFactors : With::kNothing;
 }
 
 bool is_16_bits(c10::ScalarType type) {
@@ -49,6 +49,10 @@ bool is_16_bits(c10::ScalarType type) {
 
 bool is_plain_float(const TensorSpec& spec, c10::Device device) {
   return is_plain_on(spec, device) && type_of(spec) == c10::ScalarType::Float;
+}
+
+bool is_number_one(const c10::IValue& value) {
+  return (value.isInt() && value.toInt() == 1) || (value.isDouble() && value.toDouble() == 1);
 }
 
 /// Of _to_copy's arguments, but the tensor: a type of 16 bits, and else what the tensor has.
@@ -76,7 +80,7 @@ const at::Tensor* plain_float_at(const c10::Stack& stack, std::size_t at) {
 
 }  // namespace
 
-std::optional<ProductCast> find_product(const Call& call, c10::Device device) {
+std::optional<SinglePass> find_product(const Call& call, c10::Device device) {
   if (!is_call_of(call, "aten::mul", "Tensor")) return std::nullopt;
   const TensorSpec* const left = tensor_at(call, 0);
   const TensorSpec* const right = tensor_at(call, 1);
@@ -87,19 +91,19 @@ std::optional<ProductCast> find_product(const Call& call, c10::Device device) {
     }
   }
   for (const auto& [factor, other] : {std::pair(left, right), std::pair(right, left)}) {
-    const By by = by_what(factor->sizes, factor->strides, other->sizes, other->strides);
-    if (by == By::kNothing) continue;
-    return ProductCast{.type = c10::kFloat,
-                       .factor = factor,
-                       .other = other,
-                       .by = by,
-                       .elements = *count_of(factor->sizes),
-                       .width = static_cast<std::uint32_t>(factor->sizes.back())};
+    const With with = factors_of(factor->sizes, factor->strides, other->sizes, other->strides);
+    if (with == With::kNothing) continue;
+    return SinglePass{.type = c10::kFloat,
+                      .input = factor,
+                      .other = other,
+                      .with = with,
+                      .elements = *count_of(factor->sizes),
+                      .width = static_cast<std::uint32_t>(factor->sizes.back())};
   }
   return std::nullopt;
 }
 
-std::optional<ProductCast> find_cast(const Call& call, c10::Device device) {
+std::optional<SinglePass> find_cast(const Call& call, c10::Device device) {
   if (!is_call_of(call, "aten::_to_copy", "")) return std::nullopt;
   const TensorSpec* const made = tensor_at(call, 0);
   if (made == nullptr || !is_plain_float(*made, device) ||
@@ -111,15 +115,45 @@ std::optional<ProductCast> find_cast(const Call& call, c10::Device device) {
   });
   const auto count = count_of(made->sizes);
   if (!type || !count) return std::nullopt;
-  return ProductCast{.type = *type, .factor = made, .elements = *count, .width = *count};
+  return SinglePass{.type = *type, .input = made, .elements = *count, .width = *count};
 }
 
-std::optional<ProductCast> find_product_cast(const Call& product, const Call& cast,
-                                             c10::Device device) {
+std::optional<SinglePass> find_sum(const Call& call, c10::Device device) {
+  constexpr std::size_t kArguments = 3, kAlpha = 2;
+  if (!is_call_of(call, "aten::add", "Tensor") || call.arguments.size() != kArguments ||
+      !is_number_one(call.arguments[kAlpha].value)) {
+    return std::nullopt;
+  }
+  const TensorSpec* wide = tensor_at(call, 0);
+  const TensorSpec* narrow = tensor_at(call, 1);
+  for (const TensorSpec* spec : {wide, narrow}) {
+    if (spec == nullptr || !is_plain_on(*spec, device) ||
+        spec->source == TensorSpec::Source::kSelf || !is_contiguous(spec->sizes, spec->strides)) {
+      return std::nullopt;
+    }
+  }
+  if (is_16_bits(type_of(*wide))) std::swap(wide, narrow);
+  const auto count = count_of(wide->sizes);
+  // Of a tensor without dimensions the type counts for less.
+  if (!count || wide->sizes.empty() || wide->sizes != narrow->sizes ||
+      type_of(*wide) != c10::ScalarType::Float || !is_16_bits(type_of(*narrow))) {
+    return std::nullopt;
+  }
+  return SinglePass{.type = c10::kFloat,
+                    .input = wide,
+                    .other = narrow,
+                    .with = With::kAddend,
+                    .addend = type_of(*narrow),
+                    .elements = *count,
+                    .width = *count};
+}
+
+std::optional<SinglePass> find_cast_of_product(const Call& product, const Call& cast,
+                                               c10::Device device) {
   const auto converted = find_cast(cast, device);
   auto result = find_product(product, device);
   // Converted may be another view of the product, as long as it is all of it in the same order.
-  if (!converted || !result || converted->factor->offset != 0 ||
+  if (!converted || !result || converted->input->offset != 0 ||
       converted->elements != result->elements) {
     return std::nullopt;
   }
@@ -132,7 +166,7 @@ bool may_be_product(const c10::Stack& stack, std::size_t base) {
   const at::Tensor* const other = plain_float_at(stack, base + 1);
   if (one == nullptr || other == nullptr) return false;
   const auto fits = [](const at::Tensor& factor, const at::Tensor& by) {
-    return by_what(factor.sizes(), factor.strides(), by.sizes(), by.strides()) != By::kNothing;
+    return factors_of(factor.sizes(), factor.strides(), by.sizes(), by.strides()) != With::kNothing;
   };
   return fits(*one, *other) || fits(*other, *one);
 }
@@ -143,6 +177,22 @@ bool may_be_cast(const c10::Stack& stack, std::size_t base) {
          is_contiguous(made->sizes(), made->strides()) &&
          target_of(stack.size() - base,
                    [&](std::size_t i) -> const c10::IValue& { return stack[base + i]; });
+}
+
+bool may_be_sum(const c10::Stack& stack, std::size_t base) {
+  constexpr std::size_t kArguments = 3, kAlpha = 2;
+  if (stack.size() - base != kArguments || !is_number_one(stack[base + kAlpha])) return false;
+  for (const std::size_t at : {base, base + 1}) {
+    const std::size_t other = at == base ? base + 1 : base;
+    const at::Tensor* const wide = plain_float_at(stack, at);
+    if (wide == nullptr || !stack[other].isTensor()) continue;
+    const at::Tensor& narrow = stack[other].toTensor();
+    return narrow.defined() && narrow.layout() == c10::kStrided &&
+           is_16_bits(narrow.scalar_type()) && !narrow.is_neg() &&
+           wide->sizes() == narrow.sizes() && is_contiguous(wide->sizes(), wide->strides()) &&
+           is_contiguous(narrow.sizes(), narrow.strides());
+  }
+  return false;
 }
 
 }  // namespace lms::torch
