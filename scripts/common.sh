@@ -37,11 +37,13 @@ build() {
 # whole_build FOLDER: the option, or nothing
 whole_build() { [ -f "$1/CMakeCache.txt" ] || echo -DLMS_UNITY=ON; }
 
-# python_tests PYTHON: those that need no GPU, as many processes as there are cores, four at most.
+# python_tests PYTHON [options of pytest]: those that need no GPU, as many processes as there are cores,
+# four at most.
 python_tests() {
-  local processes
+  local python=$1 processes
+  shift
   processes=$(jobs)
-  "$1" -m pytest tests/python -m "not gpu" -n "$((processes < 4 ? processes : 4))" --dist worksteal
+  "$python" -m pytest tests/python -m "not gpu" -n "$((processes < 4 ? processes : 4))" --dist worksteal "$@"
 }
 
 # Steps of a test run: each is run to its end, whatever the others did; `finish` says how it went.

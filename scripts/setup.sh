@@ -34,7 +34,8 @@ has CLI/CLI.hpp cli11/include || extras+=(libcli11-dev)
 has toml++/toml.h toml/include || extras+=(libtomlplusplus-dev)
 has spng.h images/include || extras+=(libspng-dev)
 [ -f .vendor/images/include/jpeglib.h ] || have_headers cstdio jpeglib.h || extras+=(libjpeg-dev)
-has nifti/nifti2_io.h images/include || extras+=(libnifti-dev)
+# It includes others of its folder by their bare names.
+has nifti/nifti2_io.h images/include || [ -f /usr/include/nifti/nifti2_io.h ] || extras+=(libnifti-dev)
 # The browser that the tests of `lms report` open its page in (20 s, 350 MB): only where nobody minds.
 if [ -n "${CI:-}" ] && ! command -v chromium >/dev/null; then extras+=(chromium); fi
 libraries=${WITH_TESTS:-1}
