@@ -24,8 +24,8 @@ constexpr std::size_t kAtOnce = 4;
 
 }  // namespace
 
-/// Some gaps at a time, those that are best for the operator that is fullest then. Most of a search's
-/// time is spent here.
+/// Some gaps at a time, those that are best for the operator that is fullest then. Most of a
+/// search's time is spent here.
 class Choice::Repair {
  public:
   Repair(Choice& choice, std::mt19937_64& random, double randomness, const GapPrices& prices)

@@ -3,6 +3,8 @@ bits when one kernel computes them again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from fused_support import any_bits, bits_of, per_channel
@@ -10,6 +12,17 @@ from stress import harness
 from torch import Tensor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+
+def check_by_kernel(program: Callable[[], Tensor]) -> None:
+    """The program has the same bits where all is computed again, some of it by the kernel."""
+    expected = bits_of(program())
+    with harness.managed("cuda", stress="drop", min_block=512, limit="512MiB") as package:
+        before = int(package.memory_stats("cuda")["replays.fused"])
+        assert torch.equal(expected, bits_of(program()))
+        after = int(package.memory_stats("cuda")["replays.fused"])
+        assert int(package.memory_stats("cuda")["replays.fused_failed"]) == 0
+    assert after > before, "not by the kernel"
 
 
 @pytest.mark.parametrize("other_first", [False, True])
@@ -87,13 +100,7 @@ def test_conversions(shape: tuple[int, ...], dtype: torch.dtype, offset: int) ->
         converted = given.to(dtype)
         return torch.stack([converted, (given * 0 == 0).to(dtype), converted])
 
-    expected = bits_of(program())
-    with harness.managed("cuda", stress="drop", min_block=512, limit="512MiB") as package:
-        before = int(package.memory_stats("cuda")["replays.fused"])
-        assert torch.equal(expected, bits_of(program()))
-        after = int(package.memory_stats("cuda")["replays.fused"])
-        assert int(package.memory_stats("cuda")["replays.fused_failed"]) == 0
-    assert after > before, "not by the kernel"
+    check_by_kernel(program)
 
 
 @pytest.mark.parametrize("narrow_first", [False, True])
@@ -112,10 +119,4 @@ def test_sums(
         added = narrow + wide if narrow_first else wide + narrow
         return torch.stack([added, wide * 2, torch.add(wide, narrow, alpha=-1), added])
 
-    expected = bits_of(program())
-    with harness.managed("cuda", stress="drop", min_block=512, limit="512MiB") as package:
-        before = int(package.memory_stats("cuda")["replays.fused"])
-        assert torch.equal(expected, bits_of(program()))
-        after = int(package.memory_stats("cuda")["replays.fused"])
-        assert int(package.memory_stats("cuda")["replays.fused_failed"]) == 0
-    assert after > before, "not by the kernel"
+    check_by_kernel(program)
