@@ -43,8 +43,6 @@ constexpr std::array kFirstRules{
     std::array{0.3, 1.0, 0.05, 0.1}, std::array{kUnlimited, 1.1, 0.9, 0.6},
     std::array{0.02, 0.1, 0.4, 0.2}, std::array{0.01, 0.003, 0.03, 0.1},
     std::array{1.0, 0.3, 3.0, 0.1}};
-/// Of them, for seeds that try few, and once.
-constexpr std::size_t kNearRules = 3;
 /// How far the choice of what goes may be from what seems best.
 constexpr std::array kRandomness{0.0, 0.1, 0.5};
 constexpr double kLeastPrice = 0.005;
@@ -191,10 +189,8 @@ class MixSearch {
     };
     Rules rules;
     double* const knobs[] = {&rules.breadth, &rules.moved, &rules.price, &rules.hold, &rules.each};
-    // The best first mix does not always lead to the best plan: half of the seeds look less far.
-    const bool far = options_.seed % 2 == 0;
-    for (int round = 0; round < (far ? 2 : 1); ++round) {
-      for (std::size_t i = 0; i < (far ? kFirstRules.size() : kNearRules); ++i) {
+    for (int round = 0; round < 2; ++round) {
+      for (std::size_t i = 0; i < kFirstRules.size(); ++i) {
         double chosen = *knobs[i];
         for (const double value : kFirstRules[i]) {
           if (!may_try()) return best;

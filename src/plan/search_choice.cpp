@@ -1,6 +1,7 @@
 #include "plan/search_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -8,6 +9,11 @@
 
 namespace lms {
 namespace {
+
+/// What costs nothing is taken first, the largest of it before others.
+constexpr double kLeastCost = 1e-9;
+/// What a copy costs more that the lane has no time for.
+constexpr double kBeyondLane = 100;
 
 /// Of an operator of StepModel.
 std::string name_of(std::size_t op, const Trace& trace) {
@@ -104,6 +110,15 @@ bool Choice::copied(const Gap& gap) const {
   return model_.versions[v].clean || version_uses_[v] > 0;
 }
 
+/// What swapping the gap as well would cost.
+double Choice::moving(const Gap& gap, const GapPrices& prices) const {
+  const double each = 0.005 * (prices.out_ms_per_byte + prices.in_ms_per_byte);
+  const int copies = (copied(gap) ? 0 : 1) + (gap.returns ? 1 : 0);
+  return static_cast<double>(gap.bytes) * ((copied(gap) ? 0 : prices.out_ms_per_byte) +
+                                           (gap.returns ? prices.in_ms_per_byte : 0) + each) +
+         copies * prices.each_ms;
+}
+
 int Choice::copies() const {
   int count = 0;
   for (std::size_t v = 0; v < version_uses_.size(); ++v) {
@@ -114,6 +129,71 @@ int Choice::copies() const {
     if (model_.gaps[static_cast<std::size_t>(g)].returns) ++count;
   }
   return count;
+}
+
+int Choice::too_full() const {
+  const auto worst = std::ranges::min_element(room_);
+  return worst != room_.end() && *worst < 0 ? static_cast<int>(worst - room_.begin()) : -1;
+}
+
+void Choice::repair(std::mt19937_64& random, double randomness, const GapPrices& prices) {
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  Bytes moved = 0;
+  for (const int g : useful_) {
+    const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
+    if (chosen_[static_cast<std::size_t>(g)] == kSwap &&
+        !model_.versions[static_cast<std::size_t>(gap.version)].clean) {
+      moved += gap.bytes;
+    }
+  }
+  while (true) {
+    const int worst = too_full();
+    if (worst < 0) return;
+    const Bytes lacking = -room_[static_cast<std::size_t>(worst)];
+    // Sums over the operators: what is too full counts most, the rest a little, by its time.
+    relief_.assign(1, 0);
+    for (std::size_t op = 0; op < room_.size(); ++op) {
+      relief_.push_back(relief_.back() + (room_[op] < 0 ? 1 : 0) +
+                        0.3 * static_cast<double>(room_.size()) * model_.ms[op] /
+                            std::max(1e-9, model_.begins.back()));
+    }
+    int best = -1;
+    double best_score = -1;
+    char best_way = kSwap;
+    for (const int g : useful_) {
+      if (has(g)) continue;
+      const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
+      const bool covers =
+          (gap.begin <= worst && worst < gap.end) || worst + model_.operators < gap.end;
+      if (!covers) continue;
+      const int here = std::min(gap.end, model_.operators);
+      const int there = std::max(0, gap.end - model_.operators);
+      const double sum = relief_[static_cast<std::size_t>(here)] -
+                         relief_[static_cast<std::size_t>(gap.begin)] +
+                         relief_[static_cast<std::size_t>(there)];
+      const auto useful_bytes = static_cast<double>(std::min(gap.bytes, lacking));
+      double cost = moving(gap, prices);
+      char way = kSwap;
+      if (!copied(gap) && moved + gap.bytes > prices.most_moved) cost *= kBeyondLane;
+      if (!prices.again_ms.empty() && prices.again_ms[static_cast<std::size_t>(g)] < cost) {
+        cost = prices.again_ms[static_cast<std::size_t>(g)];
+        way = kAgain;
+      }
+      const double breadth = prices.breadth == 1 ? sum : std::pow(sum, prices.breadth);
+      double score = breadth * useful_bytes / std::max(cost, kLeastCost);
+      if (randomness > 0) score *= 1 + randomness * uniform(random);
+      if (score > best_score) {
+        best = g;
+        best_score = score;
+        best_way = way;
+      }
+    }
+    if (const Gap& gap = model_.gaps[static_cast<std::size_t>(best)];
+        best_way == kSwap && !copied(gap)) {
+      moved += gap.bytes;
+    }
+    change(best, best_way);
+  }
 }
 
 void Choice::thin() {

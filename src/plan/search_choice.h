@@ -48,8 +48,8 @@ class Choice {
 
   void add(int gap);
   void remove(int gap);
-  /// Adds gaps until every operator has room: each time the few that relieve most of what still is
-  /// too full for what they cost, with some randomness (0: none).
+  /// Adds gaps until every operator has room: each time the one that relieves most of what still
+  /// is too full for what it costs, with some randomness (0: none).
   void repair(std::mt19937_64& random, double randomness, const GapPrices& prices = {});
   /// The last repair() added the gap for the price of computing its block again.
   [[nodiscard]] bool again(int gap) const {
@@ -64,12 +64,13 @@ class Choice {
   void undo();
 
  private:
-  class Repair;
   static constexpr char kSwap = 1;
   static constexpr char kAgain = 2;
 
   void change(int gap, char to);
   [[nodiscard]] bool copied(const Gap& gap) const;
+  [[nodiscard]] double moving(const Gap& gap, const GapPrices& prices) const;
+  [[nodiscard]] int too_full() const;
 
   const StepModel& model_;
   std::vector<char> chosen_;
@@ -77,6 +78,7 @@ class Choice {
   std::vector<Bytes> room_;        ///< by operator; negative: too full
   std::vector<int> version_uses_;  ///< chosen gaps of each version
   std::vector<int> changes_;
+  std::vector<double> relief_;
   Bytes budget_;
   Bytes lacking_ = 0;
   int fullest_ = 0;
