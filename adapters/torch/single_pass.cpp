@@ -182,17 +182,15 @@ bool may_be_cast(const c10::Stack& stack, std::size_t base) {
 bool may_be_sum(const c10::Stack& stack, std::size_t base) {
   constexpr std::size_t kArguments = 3, kAlpha = 2;
   if (stack.size() - base != kArguments || !is_number_one(stack[base + kAlpha])) return false;
-  for (const std::size_t at : {base, base + 1}) {
-    const std::size_t other = at == base ? base + 1 : base;
-    const at::Tensor* const wide = plain_float_at(stack, at);
-    if (wide == nullptr || !stack[other].isTensor()) continue;
-    const at::Tensor& narrow = stack[other].toTensor();
-    return narrow.defined() && narrow.layout() == c10::kStrided &&
-           is_16_bits(narrow.scalar_type()) && !narrow.is_neg() &&
-           wide->sizes() == narrow.sizes() && is_contiguous(wide->sizes(), wide->strides()) &&
-           is_contiguous(narrow.sizes(), narrow.strides());
-  }
-  return false;
+  const at::Tensor* const first = plain_float_at(stack, base);
+  const at::Tensor* const wide = first != nullptr ? first : plain_float_at(stack, base + 1);
+  const c10::IValue& other = stack[first != nullptr ? base + 1 : base];
+  if (wide == nullptr || !other.isTensor() || !other.toTensor().defined()) return false;
+  const at::Tensor& narrow = other.toTensor();
+  return narrow.layout() == c10::kStrided && is_16_bits(narrow.scalar_type()) && !narrow.is_neg() &&
+         count_of(wide->sizes()) && wide->sizes() == narrow.sizes() &&
+         is_contiguous(wide->sizes(), wide->strides()) &&
+         is_contiguous(narrow.sizes(), narrow.strides());
 }
 
 }  // namespace lms::torch

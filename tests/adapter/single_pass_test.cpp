@@ -1,4 +1,4 @@
-// Which products and conversions one kernel may compute.
+// Which products, sums and conversions one kernel may compute.
 
 #include "adapters/torch/single_pass.h"
 
@@ -242,6 +242,22 @@ TEST(SinglePass, WhatPlansReckonWith) {
   EXPECT_FALSE(cast(x, {}));
   EXPECT_FALSE(cast(x.to(c10::kHalf), static_cast<int>(c10::kBFloat16)));
   EXPECT_FALSE(cast(x[1], static_cast<int>(c10::kBFloat16)));
+  const auto sum = [](const at::Tensor& one, const at::Tensor& other, c10::IValue alpha = 1) {
+    return may_be_sum({one, other, std::move(alpha)}, 0);
+  };
+  const at::Tensor narrow = x.to(c10::kBFloat16);
+  EXPECT_TRUE(sum(x, narrow));
+  EXPECT_TRUE(sum(narrow, x, 1.0));
+  EXPECT_TRUE(sum(x, x.to(c10::kHalf)));
+  EXPECT_TRUE(may_be_sum({1, narrow, x, 1}, 1));
+  EXPECT_FALSE(sum(x, narrow, 2));
+  EXPECT_FALSE(sum(x, x));
+  EXPECT_FALSE(sum(narrow, narrow));
+  EXPECT_FALSE(sum(x, narrow[0]));
+  EXPECT_FALSE(sum(x, at::Tensor()));
+  EXPECT_FALSE(sum(x.to(c10::kDouble), narrow));
+  EXPECT_FALSE(sum(x, at::zeros({8, 3, 2}, c10::kBFloat16).permute({2, 1, 0})));
+  EXPECT_FALSE(sum(at::zeros({0, 8}), at::zeros({0, 8}, c10::kBFloat16)));
 }
 
 }  // namespace
