@@ -13,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
 # Threads that have nothing to do sleep: whoever spins takes the processor from other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# The kernels of oneDNN for AMX take many times the scratch memory of the others: limits that suit
+# one machine would not suit the next.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 import torch
 
