@@ -90,29 +90,17 @@ void choose_kernels(const Settings& settings) {
   context.setAllowTF32CuDNN(tf32);
 }
 
-std::optional<bool> tristate(const std::string& text) {
-  if (text == "auto") return std::nullopt;
-  return text == "true";
-}
-
 lms::torch::Options lms_options(const Settings& settings, const ::torch::Device& device) {
   lms::torch::Options options;
   options.device = device.str();
-  options.limit = read_amount("limit", settings.limit, device);
-  options.host_limit = read_amount("host_limit", settings.host_limit, ::torch::kCPU);
-  if (!settings.min_block.empty()) {
-    options.min_block = read_amount("min_block", settings.min_block, device);
+  for (const lms::torch::OptionKey& option : lms::torch::option_keys()) {
+    const auto given = settings.managed.find(option.name);
+    if (given == settings.managed.end()) continue;
+    const bool amount = option.kind == lms::torch::OptionKey::Kind::kAmount;
+    const ::torch::Device memory = option.name == "host_limit" ? ::torch::kCPU : device;
+    option.set(options, amount ? std::to_string(read_amount(option.name, given->second, memory))
+                               : given->second);
   }
-  options.directory = settings.directory;
-  options.stress = settings.stress;
-  options.verify = settings.verify;
-  options.plan = settings.plan;
-  options.plan_at_once = settings.plan_at_once;
-  options.plan_seconds = settings.plan_seconds;
-  options.recompute = tristate(settings.recompute);
-  options.plan_cache = settings.plan_cache;
-  options.drop = settings.drop;
-  options.other_algorithms = settings.other_algorithms;
   return options;
 }
 
@@ -146,7 +134,8 @@ Machine::Machine(const Settings& settings) : device_(read_device(settings.device
   if (settings.precision == "bf16") autocast_ = ::torch::kBFloat16;
   if (settings.precision == "fp16") autocast_ = ::torch::kFloat16;
   name_ = device_.str();
-  const bool lms = settings.lms == "true" || (settings.lms == "auto" && !settings.limit.empty());
+  const bool lms =
+      settings.lms == "true" || (settings.lms == "auto" && settings.managed.contains("limit"));
   const lms::torch::Options options = lms_options(settings, device_);
   if (lms) {
     try {

@@ -168,7 +168,7 @@ std::pair<Settings, State> from_checkpoint(const std::vector<Said>& said) {
   // How it was run does not matter here, only what it is.
   settings.out = defaults.out;
   settings.lms = defaults.lms;
-  settings.limit = defaults.limit;
+  settings.managed.erase("limit");
   settings.init.clear();
   settings.progress = defaults.progress;
   // Other data than the run's are what is meant, not what the run was validated on.

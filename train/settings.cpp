@@ -1,5 +1,7 @@
 #include "train/settings.h"
 
+#include <lms/options.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -161,6 +163,27 @@ class Table {
         },
         [field](const Settings& s) { return s.*field; });
   }
+  /// One of LMS's own. Amounts may be shares of a memory that is not known yet.
+  void managed(const lms::torch::OptionKey& option) {
+    const bool amount = option.kind == lms::torch::OptionKey::Kind::kAmount;
+    const std::string unset = amount ? "" : option.get({});
+    add(
+        option.name, option.help,
+        [option, amount, unset](Settings& s, const std::string& v) {
+          lms::torch::Options options;
+          if (!amount) option.set(options, v);
+          const std::string text = amount ? v : option.get(options);
+          if (text == unset) {
+            s.managed.erase(option.name);
+          } else {
+            s.managed[option.name] = text;
+          }
+        },
+        [name = option.name, unset](const Settings& s) {
+          const auto found = s.managed.find(name);
+          return found == s.managed.end() ? unset : found->second;
+        });
+  }
 
  private:
   void add(std::string name, std::string help,
@@ -262,21 +285,9 @@ std::vector<Key> make_keys() {
 
   t.group("LMS", "tpe", false);
   t.flag_or("lms", &Settings::lms, {"auto"}, "manage memory; auto: where a limit is given");
-  t.text("limit", &Settings::limit, "device memory to stay below: 12GiB, 25%");
-  t.text("host_limit", &Settings::host_limit, "the same of the tier underneath");
-  t.text("min_block", &Settings::min_block, "smaller tensors stay where they are (1MiB)");
-  t.text("directory", &Settings::directory, "folder for the file below the CPU");
-  t.flag("plan", &Settings::plan, "learn the steps, plan their copies ahead");
-  t.real("plan_seconds", &Settings::plan_seconds, 0, 1e6, "most time to search for a plan");
-  t.flag_or("recompute", &Settings::recompute, {"auto"}, "plans may compute again what is cheap");
-  t.text("plan_cache", &Settings::plan_cache,
-         "folder that keeps plans for the next start; auto: the user's folder of caches; off");
-  t.flag("other_algorithms", &Settings::other_algorithms,
-         "convolutions whose first algorithm never fits may take another, with other bits");
-  t.flag("plan_at_once", &Settings::plan_at_once, "for tests: the step waits for its plan");
-  t.flag("stress", &Settings::stress, "for tests: everything leaves after every operator");
-  t.flag("verify", &Settings::verify, "for tests: clean blocks are compared as they leave");
-  t.flag("drop", &Settings::drop, "for tests, with stress: drop what can be computed again");
+  for (const lms::torch::OptionKey& option : lms::torch::option_keys()) {
+    if (option.name != "device") t.managed(option);
+  }
   t.group("LMS", "t", false);
   t.text("save_trace", &Settings::save_trace, "write the learnt step here, for lms plan");
 
@@ -443,7 +454,7 @@ void check_training(const Settings& settings) {
   if (settings.steps != 0 && settings.epochs != 0) {
     throw BadSetting("both steps and epochs were given; one of them decides: leave the other at 0");
   }
-  if (settings.lms == "false" && !settings.limit.empty()) {
+  if (settings.lms == "false" && settings.managed.contains("limit")) {
     throw BadSetting("a limit was given, and lms=false: the limit is LMS's");
   }
   if (settings.scale.size() != 0 && (settings.scale.size() != 2 || settings.scale[0] <= 0 ||

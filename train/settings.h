@@ -79,22 +79,10 @@ struct Settings {
   std::string device = "cuda";
   std::int64_t threads = 0;  ///< of PyTorch on the CPU; 0: its own choice
 
-  // LMS: lms::torch::Options.
-  std::string lms = "auto";  ///< auto: where a limit is given
-  std::string limit;
-  std::string host_limit;
-  std::string min_block;
-  std::string directory;
-  bool stress = false;
-  bool verify = false;
-  bool plan = true;
-  bool plan_at_once = false;
-  double plan_seconds = 2;
-  std::string recompute = "auto";
-  std::string plan_cache = "auto";
-  bool other_algorithms = false;
-  bool drop = false;
-  std::string save_trace;  ///< write the step that was learnt
+  // LMS: the settings of lms::torch::Options that are not at their defaults.
+  std::string lms = "auto";                    ///< auto: where a limit is given
+  std::map<std::string, std::string> managed;  ///< by their names; amounts as they were written
+  std::string save_trace;                      ///< write the step that was learnt
 
   // What is written.
   std::string out;

@@ -13,32 +13,13 @@
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
 #include "figures/timeline.h"
-#include "pilot/plan_cache.h"
 #include "trace/gz_file.h"
 #include "trace/trace_io.h"
 
 namespace lms::torch {
 
 void enable(const Options& options) {
-  Settings settings;
-  settings.limit = options.limit;
-  settings.host_limit = options.host_limit;
-  settings.min_block = options.min_block < 0 ? kMiB : options.min_block;
-  settings.directory = options.directory;
-  settings.stress = options.stress;
-  settings.verify = options.verify;
-  settings.plan = options.plan;
-  settings.plan_at_once = options.plan_at_once;
-  settings.plan_seconds = options.plan_seconds;
-  settings.recompute = options.recompute.value_or(!options.device.starts_with("cpu"));
-  settings.drop = options.drop;
-  settings.other_algorithms = options.other_algorithms;
-  if (options.plan_cache == "auto") {
-    settings.plan_cache = PlanCache::default_folder();
-  } else if (options.plan_cache != "off") {
-    settings.plan_cache = options.plan_cache;
-  }
-  guarded([&] { enable_device(options.device, settings); });
+  guarded([&] { enable_device(options); });
 }
 
 void disable(const std::string& device) {

@@ -14,12 +14,18 @@
 namespace lms::torch {
 namespace {
 
-void enable_with(const std::string& device, std::int64_t limit, std::int64_t host_limit,
-                 std::int64_t min_block, const std::string& directory, bool stress, bool verify,
-                 bool plan, bool plan_at_once, double plan_seconds, bool recompute,
-                 const std::string& plan_cache, bool drop, bool other_algorithms) {
-  enable({device, limit, host_limit, min_block, directory, stress, verify, plan, plan_at_once,
-          plan_seconds, recompute, plan_cache, drop, other_algorithms});
+void enable_with(const c10::Dict<std::string, std::string>& settings) {
+  Options options;
+  guarded([&] {
+    for (const auto& setting : settings) set_option(options, setting.key(), setting.value());
+  });
+  enable(options);
+}
+
+std::vector<std::string> options() {
+  std::vector<std::string> names;
+  for (const OptionKey& key : option_keys()) names.push_back(key.name);
+  return names;
 }
 
 std::vector<std::string> devices() { return enabled_devices(); }
@@ -138,11 +144,8 @@ std::vector<double> measure_link(const std::string& device, std::int64_t bytes) 
 }  // namespace lms::torch
 
 TORCH_LIBRARY(lms, m) {
-  m.def(
-      "enable(str device, int limit, int host_limit, int min_block, str directory, bool stress, "
-      "bool verify, bool plan, bool plan_at_once, float plan_seconds, bool recompute, "
-      "str plan_cache, bool drop, bool other_algorithms) -> ()",
-      &lms::torch::enable_with);
+  m.def("enable(Dict(str, str) settings) -> ()", &lms::torch::enable_with);
+  m.def("options() -> str[]", &lms::torch::options);
   m.def("disable(str device) -> ()", &lms::torch::disable);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);
   m.def("devices() -> str[]", &lms::torch::devices);

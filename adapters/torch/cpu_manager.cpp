@@ -173,7 +173,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
   [[nodiscard]] Engine& engine() override { return engine_; }
 
-  void start(const Settings& settings) override {
+  void start(const Options& settings) override {
     const Bytes limit = settings.limit >= 0 ? settings.limit : available_memory() / 5 * 4;
     const bool was_on = on();
     if (!was_on) {
@@ -213,7 +213,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     pilot_.start({.enabled = settings.plan && !settings.stress,
                   .limit = limit,
                   .in_foreground = settings.plan_at_once,
-                  .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute},
+                  .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
                   .plan_cache = settings.plan_cache});
   }
 

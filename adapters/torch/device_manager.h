@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/Stream.h>
+#include <lms/options.h>
 
 #include <atomic>
 #include <functional>
@@ -14,7 +15,6 @@
 
 #include "adapters/torch/norm_check.h"
 #include "adapters/torch/repeatable.h"
-#include "adapters/torch/settings.h"
 #include "engine/engine.h"
 #include "pilot/pilot.h"
 
@@ -35,9 +35,9 @@ class DeviceManager {
   [[nodiscard]] virtual c10::Device device() const = 0;
   [[nodiscard]] virtual Engine& engine() = 0;
 
-  /// Turns management on, or changes the limits where it is on. Throws BadSetting with nothing
-  /// changed.
-  virtual void start(const Settings& settings) = 0;
+  /// Turns management on, or changes the limits where it is on. Nothing of `settings` is left open
+  /// that enable_device() can settle. Throws BadSetting with nothing changed.
+  virtual void start(const Options& settings) = 0;
   /// Brings every byte back and turns management off. Throws OutOfMemory, and stays on, if what is
   /// absent does not fit the device.
   virtual void stop() = 0;

@@ -9,6 +9,7 @@
 #include "adapters/torch/op_hook.h"
 #include "adapters/torch/op_info.h"
 #include "adapters/torch/recipes.h"
+#include "pilot/plan_cache.h"
 
 namespace lms::torch {
 namespace {
@@ -84,6 +85,15 @@ void stop(Registry& all, DeviceManager& manager) {
   if (!type_in_use(c10::DeviceType::CUDA)) all.cuda_hook.reset();
 }
 
+/// What does not depend on the device's state.
+Options settled(Options options, c10::Device device) {
+  if (options.min_block < 0) options.min_block = Options().min_block;
+  if (!options.recompute) options.recompute = !device.is_cpu();
+  if (options.plan_cache == "auto") options.plan_cache = PlanCache::default_folder();
+  if (options.plan_cache == "off") options.plan_cache.clear();
+  return options;
+}
+
 }  // namespace
 
 DeviceManager* active_manager(c10::Device device) noexcept {
@@ -97,8 +107,9 @@ bool pressed() noexcept { return has_evicted.load(std::memory_order_relaxed); }
 
 void mark_pressed() noexcept { has_evicted.store(true, std::memory_order_relaxed); }
 
-void enable_device(const std::string& text, const Settings& settings) {
-  const c10::Device device = parse(text);
+void enable_device(const Options& options) {
+  const c10::Device device = parse(options.device);
+  const Options settings = settled(options, device);
   Registry& all = registry();
   std::lock_guard guard(all.mutex);
   DeviceManager& manager = manager_in(all, device);

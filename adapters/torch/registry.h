@@ -10,9 +10,9 @@
 
 namespace lms::torch {
 
-/// Turns management of a device on, or changes the settings of one that is on. `device`: "cpu",
-/// "cuda", "cuda:1". Throws BadSetting with nothing changed.
-void enable_device(const std::string& device, const Settings& settings);
+/// Turns management of a device on, or changes the settings of one that is on. Throws BadSetting
+/// with nothing changed.
+void enable_device(const Options& options);
 /// Turns one device off, or with "" all. What was absent comes back first; throws OutOfMemory, and
 /// that device stays on, if it does not fit.
 void disable_device(const std::string& device);

@@ -7,9 +7,10 @@
 //
 // The same functions are PyTorch operators, torch.ops.lms.*, which the Python package calls.
 
+#include <lms/options.h>
+
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 
 namespace at {
@@ -27,44 +28,6 @@ class Tensor;
 /// CUDA), and disabling the last, changes PyTorch's operator tables and its allocator: no other
 /// thread may run operators meanwhile.
 namespace lms::torch {
-
-struct Options {
-  std::string device = "cuda";
-  /// Memory to stay below on the device. -1: what is available, less a margin.
-  std::int64_t limit = -1;
-  /// Memory to stay below in the tier underneath: pinned host memory below CUDA, a file below the
-  /// CPU. -1: four fifths of the available memory, or nine tenths of the free disk.
-  std::int64_t host_limit = -1;
-  /// Smaller storages stay where they are. On a device that is managed it can only become smaller.
-  std::int64_t min_block = std::int64_t{1} << 20;
-  /// Folder for the file below the CPU, on a disk. "": $TMPDIR, else /var/tmp, else /tmp, else the
-  /// working directory, whichever is the first that is not kept in memory.
-  std::string directory;
-  /// For tests: everything that may leave the device does so after every operator.
-  bool stress = false;
-  /// For tests: a block that leaves without a copy is compared with the copy that is there.
-  bool verify = false;
-  /// Learn the steps of the training loop, and plan their copies ahead. Without it blocks move when
-  /// an operator needs the room, or the block.
-  bool plan = true;
-  /// For tests: make plans while the step waits, not beside it.
-  bool plan_at_once = false;
-  /// Most time to search for a better plan, in a thread of its own, once for each kind of step.
-  double plan_seconds = 2;
-  /// Plans may let go of what is cheaper to compute again than to copy out and back. By default on
-  /// GPUs: on the CPU, code that PyTorch does not see may read tensors where they lie, and what has
-  /// been dropped cannot be read.
-  std::optional<bool> recompute = {};
-  /// Folder in which plans are kept, so that the same training begins planned when it is started
-  /// again: "auto" is lms/plans in the user's folder of caches, "off" none.
-  std::string plan_cache = "auto";
-  /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
-  bool drop = false;
-  /// Where the algorithm that cuDNN chooses for a convolution needs more memory than the limit has
-  /// for anything, the next one that PyTorch knows may take its place, as in PyTorch without LMS.
-  /// Results then have other bits than on a larger device; by default there is an error instead.
-  bool other_algorithms = false;
-};
 
 /// Starts managing a device; where it is managed already, changes the settings (not `directory`).
 /// CUDA tensors are managed whenever they were made, CPU tensors if they are made from now on.

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 import threading
@@ -111,24 +112,9 @@ def enable(
         ValueError: a bad value, or an unknown ``LMS_*`` variable.
         RuntimeError: the library cannot be used here (see the message), or refuses.
     """
+    given = {name: value for name, value in locals().items() if name != "unknown"}
     _settings.check_names(unknown)
-    settings = _settings.resolve(
-        {
-            "limit": limit,
-            "host_limit": host_limit,
-            "min_block": min_block,
-            "device": device,
-            "directory": directory,
-            "stress": stress,
-            "verify": verify,
-            "plan": plan,
-            "plan_seconds": plan_seconds,
-            "recompute": recompute,
-            "plan_cache": plan_cache,
-            "other_algorithms": other_algorithms,
-            "log": log,
-        }
-    )
+    settings = _settings.resolve(given)
     _enable(settings)
 
 
@@ -138,22 +124,7 @@ def _enable(settings: Settings) -> None:
         fresh = not _access.is_installed()
         _access.install()  # before any block can be out
         try:
-            ops.enable(
-                settings.device,
-                settings.limit,
-                settings.host_limit,
-                settings.min_block,
-                settings.directory,
-                bool(settings.stress),
-                settings.verify,
-                settings.plan != "off",
-                settings.plan == "now",
-                settings.plan_seconds,
-                settings.recompute,
-                settings.plan_cache,
-                settings.stress == "drop",
-                settings.other_algorithms,
-            )
+            ops.enable(_settings.as_options(settings))
         except BaseException:
             if fresh and not ops.devices():
                 _access.remove()
@@ -236,20 +207,11 @@ def _current(name: str) -> Settings | None:
         return None
     ops = _library.ops()
     known = _in_force.get(name) or _settings.resolve({"device": name})
-    return Settings(
-        device=name,
+    return dataclasses.replace(
+        known,
         limit=ops.limit(name),
         host_limit=ops.host_limit(name),
         min_block=ops.min_block(name),
-        directory=known.directory,
-        stress=known.stress,
-        verify=known.verify,
-        plan=known.plan,
-        plan_seconds=known.plan_seconds,
-        recompute=known.recompute,
-        plan_cache=known.plan_cache,
-        other_algorithms=known.other_algorithms,
-        log=known.log,
     )
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -249,25 +249,6 @@ def parse_seconds(value: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings in force, resolved: bytes are ints, -1 meaning that the library finds it out."""
-
-    device: str
-    limit: int
-    host_limit: int
-    min_block: int
-    directory: str
-    stress: bool | str
-    verify: bool
-    plan: str
-    plan_seconds: float
-    recompute: bool
-    plan_cache: str
-    other_algorithms: bool
-    log: str
-
-
-@dataclass(frozen=True)
 class Setting:
     """One row of the table: ``parse(value, earlier)`` sees the rows above as ``earlier``."""
 
@@ -275,6 +256,7 @@ class Setting:
     variable: str
     default: Any
     parse: Callable[[Any, Mapping[str, Any]], Any]
+    default_text: str  # for readers
     doc: str
 
 
@@ -303,41 +285,75 @@ def parse_cache(value: Any) -> str:
         raise ValueError(f"{value!r} is not a folder, auto or off") from None
 
 
+# The arguments of enable(), in the order of reading; docs/reference.md is made from it.
 TABLE: tuple[Setting, ...] = (
     Setting("device", "LMS_DEVICE", None, lambda v, _: parse_device(v),
-            "what to manage: 'cuda', 'cuda:N' or 'cpu'; by default CUDA's current device, else the "
-            "CPU"),
+            "CUDA's current device, else the CPU",
+            "what to manage: 'cuda', 'cuda:1' or 'cpu'"),
     Setting("directory", "LMS_DIR", None, lambda v, _: parse_directory(v),
-            "where the file tier lives; by default the first of TMPDIR and /var/tmp on a disk"),
+            "the first of TMPDIR and /var/tmp on a disk",
+            "where the file below CPU tensors lives"),
     Setting("limit", "LMS_LIMIT", None, _limit,
-            "memory to stay below on the device: bytes, '12GiB', '50%'; by default what is free, "
-            "less a margin"),
+            "what is free, less a margin",
+            "memory to stay below on the device: bytes, '12GiB', '50%'"),
     Setting("host_limit", "LMS_HOST_LIMIT", None, _host_limit,
-            "memory to stay below in the tier under the device: bytes, '64GiB', '80%'; by default "
-            "found automatically"),
+            "4/5 of the available memory; for the file, 9/10 of the free disk",
+            "memory to stay below in the tier underneath: bytes, '64GiB', '80%'"),
     Setting("min_block", "LMS_MIN_BLOCK", "1MiB", lambda v, _: parse_bytes(v, least=0),
+            "1MiB",
             "smaller tensors stay where they are"),
     Setting("stress", "LMS_STRESS", False, lambda v, _: parse_stress(v),
-            "evict everything after every operator, to test; drop: and drop what can be computed "
-            "again"),
+            "off",
+            "for tests, slow: evict everything after every operator; drop: and drop what can be "
+            "computed again instead"),
     Setting("verify", "LMS_VERIFY", False, lambda v, _: parse_flag(v),
-            "compare each clean eviction with its copy, to test"),
+            "off",
+            "for tests, slow: compare a block that leaves without a copy with the copy that is "
+            "there"),
     Setting("plan", "LMS_PLAN", "on", lambda v, _: parse_plan(v),
-            "learn the training steps and plan their copies ahead: on, off, or now (plan while the "
-            "step waits, to test)"),
+            "on",
+            "learn the training steps and plan their copies; off: blocks move when they must; now: "
+            "plan while the step waits, for tests"),
     Setting("plan_seconds", "LMS_PLAN_SECONDS", 2.0, lambda v, _: parse_seconds(v),
-            "most time to search for a better plan, beside the training"),
+            "2",
+            "most time to search for a better plan, in a thread beside the training, once for each "
+            "kind of step (and again with the times of planned steps)"),
     Setting("recompute", "LMS_RECOMPUTE", "auto", _recompute,
-            "plans may let go of what is cheaper to compute again than to copy: on, off, or auto "
-            "(on GPUs)"),
+            "auto: on GPUs",
+            "plans may let go of what is cheaper to compute again than to copy; off on the CPU, "
+            "where code that PyTorch does not see may read tensors where they lie: what is evicted "
+            "can be read there, what is dropped cannot"),
     Setting("plan_cache", "LMS_PLAN_CACHE", "auto", lambda v, _: parse_cache(v),
-            "folder in which plans are kept for the next start of the same training: auto "
-            "(lms/plans in the user's folder of caches), off, or a path"),
+            "auto: lms/plans in $XDG_CACHE_HOME or ~/.cache",
+            "folder in which plans are kept (64 MiB at most), so that the same training begins "
+            "planned when it is started again; off: they are forgotten"),
     Setting("other_algorithms", "LMS_OTHER_ALGORITHMS", False, lambda v, _: parse_flag(v),
-            "convolutions whose first algorithm never fits may take another, with other bits"),
+            "off",
+            "where the algorithm that cuDNN chooses for a convolution needs more memory than the "
+            "limit has for anything, the next one takes its place, as in PyTorch without LMS, with "
+            "other bits than on a larger device; off: an error, with the limit that works"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
+            "off",
             "what to say on standard error: off, info or debug"),
 )  # fmt: skip
+
+# Settings in force, resolved: bytes are ints, AUTOMATIC meaning that the library finds it out.
+Settings = make_dataclass("Settings", [(row.name, Any) for row in TABLE], frozen=True)
+
+
+def as_options(settings: Any) -> dict[str, str]:
+    """What the operator ``lms::enable`` takes of resolved settings: options by name, as text."""
+    values = {row.name: getattr(settings, row.name) for row in TABLE}
+    del values["log"]  # Python's own
+    values["drop"] = values["stress"] == "drop"
+    values["stress"] = bool(values["stress"])
+    values["plan_at_once"] = values["plan"] == "now"
+    values["plan"] = values["plan"] != "off"
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+    }
+
 
 # Variables that are not settings of enable(): where libraries are, and what the build looks at.
 OTHER_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR", "LMS_COMMIT", "LMS_HIGHS")
@@ -369,7 +385,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
             )
 
 
-def resolve(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
+def resolve(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Any:
     """Settings from arguments, then variables, then defaults. None means "not given".
 
     Raises:

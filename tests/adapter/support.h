@@ -21,13 +21,16 @@ namespace lms::torch::testing {
 class ManagedCpu {
  public:
   explicit ManagedCpu(Bytes limit, bool stress = false, bool drop = false) {
+    settings_.device = "cpu";
+    settings_.recompute = true;
+    settings_.plan_cache = "off";
     settings_.limit = limit;
     settings_.host_limit = 256 * kMiB;
     settings_.min_block = 4 * kKiB;
     settings_.directory = ::testing::TempDir();
     settings_.stress = stress;
     settings_.drop = drop;
-    enable_device("cpu", settings_);
+    enable_device(settings_);
     before_ = device_stats(*active_manager(c10::kCPU));
   }
   ~ManagedCpu() { disable_device("cpu"); }
@@ -44,11 +47,11 @@ class ManagedCpu {
   }
   void allow_other_algorithms() {
     settings_.other_algorithms = true;
-    enable_device("cpu", settings_);
+    enable_device(settings_);
   }
   void set_limit(Bytes limit) {
     settings_.limit = limit;
-    enable_device("cpu", settings_);
+    enable_device(settings_);
   }
   /// Sends away all that may leave; the bytes that left.
   Bytes reclaim() {
@@ -58,7 +61,7 @@ class ManagedCpu {
   }
 
  private:
-  Settings settings_;
+  Options settings_;
   std::map<std::string, std::int64_t> before_;
 };
 

@@ -59,7 +59,7 @@ CudaManager::CudaManager(int index)
   arenas().at(static_cast<std::size_t>(index)) = this;
 }
 
-void CudaManager::start(const Settings& settings) {
+void CudaManager::start(const Options& settings) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   const c10::cuda::CUDAGuard guard(device_.index());
   auto& bridge = BridgeAllocator::instance();
@@ -134,7 +134,7 @@ void CudaManager::start(const Settings& settings) {
   pilot_.start({.enabled = settings.plan && !settings.stress,
                 .limit = limit,
                 .in_foreground = settings.plan_at_once,
-                .search = {.seconds = settings.plan_seconds, .recompute = settings.recompute},
+                .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
                 .plan_cache = settings.plan_cache});
   if (!was_on) {
     native->resetPeakStats(device_.index());

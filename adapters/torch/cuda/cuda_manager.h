@@ -40,7 +40,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   // DeviceManager
   [[nodiscard]] c10::Device device() const override { return device_; }
   [[nodiscard]] Engine& engine() override { return engine_; }
-  void start(const Settings& settings) override;
+  void start(const Options& settings) override;
   void stop() override;
   Block* find_or_track(EngineLock& lock, c10::StorageImpl& storage) override;
   Block* find(EngineLock& lock, c10::StorageImpl& storage) override;
