@@ -1,6 +1,6 @@
 # LMS: `make demo` and `make test` do all of their own set-up. See CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-newest bench build vendor format check-format tidy clean
+.PHONY: help demo test test-gpu test-newest bench build vendor format check-format tidy clean reference
 
 ARGS ?=
 FILES ?=
@@ -34,6 +34,9 @@ format:  ## format the sources
 
 check-format:  ## fail if a source is not formatted
 	@scripts/format.sh --check
+
+reference:  ## write docs/reference.md from the code
+	@scripts/reference.sh
 
 tidy:  ## clang-tidy (FILES="src/base/bytes.cpp ...")
 	@scripts/tidy.sh $(FILES)

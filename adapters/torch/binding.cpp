@@ -7,6 +7,7 @@
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/errors.h"
+#include "adapters/torch/op_hook.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
 #include "adapters/torch/version.h"
@@ -26,6 +27,10 @@ std::vector<std::string> options() {
   std::vector<std::string> names;
   for (const OptionKey& key : option_keys()) names.push_back(key.name);
   return names;
+}
+
+std::vector<std::string> operators(const std::string& type) {
+  return guarded([&] { return operator_facts(c10::Device(type).type()); });
 }
 
 std::vector<std::string> devices() { return enabled_devices(); }
@@ -146,6 +151,7 @@ std::vector<double> measure_link(const std::string& device, std::int64_t bytes) 
 TORCH_LIBRARY(lms, m) {
   m.def("enable(Dict(str, str) settings) -> ()", &lms::torch::enable_with);
   m.def("options() -> str[]", &lms::torch::options);
+  m.def("operators(str type) -> str[]", &lms::torch::operators);
   m.def("disable(str device) -> ()", &lms::torch::disable);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);
   m.def("devices() -> str[]", &lms::torch::devices);

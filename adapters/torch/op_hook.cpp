@@ -157,6 +157,34 @@ OpHook::~OpHook() {
   all.retired.insert(all.retired.end(), state_->kernels.begin(), state_->kernels.end());
 }
 
+std::vector<std::string> operator_facts(c10::DeviceType type) {
+  const auto treatment = [](OpKind kind) {
+    switch (kind) {
+      case OpKind::kList:
+        return "in parts";
+      case OpKind::kTransparent:
+        return "through its parts";
+      case OpKind::kKeep:
+        return "kept";
+      default:
+        return "pinned";
+    }
+  };
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const c10::DispatchKey key = backend_keys(type).front();
+  std::vector<std::string> facts;
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !std::string_view(name.name).starts_with("aten::")) continue;
+    if (only_composite(*op, key) || !op->hasComputedKernelForDispatchKey(key)) continue;
+    const OpInfo info = describe(*op, key);
+    facts.push_back(info.name + ": " +
+                    (info.arguments.empty() ? "left alone" : treatment(info.kind)) +
+                    (info.rerun == Rerun::kNever ? "" : ", may run again"));
+  }
+  return facts;
+}
+
 std::size_t OpHook::wrapped() const { return state_->handles.size(); }
 
 }  // namespace lms::torch

@@ -3,6 +3,8 @@
 #include <c10/core/DeviceType.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace lms::torch {
 
@@ -25,5 +27,9 @@ class OpHook {
  private:
   std::unique_ptr<State> state_;
 };
+
+/// What is done with each operator of ATen that has a kernel for the device type's own key, for the
+/// reference: "aten::add.Tensor: pinned, may run again". Works without a device.
+std::vector<std::string> operator_facts(c10::DeviceType type);
 
 }  // namespace lms::torch

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import _access, _dispatch, _library, _settings
+from . import _access, _dispatch, _library, _settings, _statistics
 from ._bench import bench
 from ._optimizer import step_in_backward
 from ._settings import Settings
@@ -49,7 +49,6 @@ __all__ = [
 Device = torch.device | str | int | None
 
 _log = logging.getLogger("torch_lms")
-_COLUMNS = ("current", "peak", "allocated", "freed")
 _lock = threading.RLock()
 _in_force: dict[str, Settings] = {}
 
@@ -279,7 +278,7 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
     stats = dict(_library.ops().stats(name))
     for tier in ("host", "file"):
         if f"{tier}.bytes.current" not in stats:
-            stats.update({f"{tier}.bytes.{column}": 0 for column in _COLUMNS})
+            stats.update({f"{tier}.bytes.{column}": 0 for column in _statistics.ALL})
     return OrderedDict(sorted(stats.items()))
 
 

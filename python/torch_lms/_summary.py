@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ._statistics import ALL, TABLE, Statistic
+
 _WIDTH = 76
-_TIERS = ("device", "host", "file")
-_COLUMNS = ("current", "peak", "allocated", "freed")
 
 
 def format_bytes(count: int) -> str:
@@ -35,44 +35,25 @@ def _pair(name: str, value: str) -> str:
     return _line(f"{name:<36}{value:>36}")
 
 
+def _value(row: Statistic, value: int) -> str:
+    return format_bytes(value) if row.unit == "bytes" else str(value)
+
+
 def format_summary(device: str | None, stats: Mapping[str, int]) -> str:
     """The table for one device; says so if nothing is managed. Absent keys leave out their rows."""
     lines = [_rule("="), _line("LMS memory summary" + (f", device {device}" if device else ""))]
     if device is None:
         lines += [_line("nothing is managed: call torch_lms.enable()"), _rule("=")]
         return "\n".join(lines)
-    lines += [_rule("="), _row("bytes", [column.capitalize() for column in _COLUMNS]), _rule("-")]
-    groups = [(f"{tier} tier", f"{tier}.bytes", True) for tier in _TIERS]
-    groups += [("pinned", "pinned.bytes", True), ("kept", "kept.bytes", True)]
-    groups += [("blocks (count)", "blocks", False)]
-    for title, prefix, in_bytes in groups:
-        if f"{prefix}.current" not in stats:
-            continue
-        cells = []
-        for column in _COLUMNS:
-            value = stats.get(f"{prefix}.{column}")
-            shown = "" if value is None else format_bytes(value) if in_bytes else str(value)
-            cells.append(shown)
-        lines.append(_row(title, cells))
+    lines += [_rule("="), _row("bytes", [column.capitalize() for column in ALL]), _rule("-")]
+    shown = [row for row in TABLE if row.title]
+    for row in shown:
+        if row.columns and f"{row.key}.current" in stats:
+            values = [stats.get(f"{row.key}.{column}") for column in ALL]
+            lines.append(_row(row.title, ["" if v is None else _value(row, v) for v in values]))
     lines.append(_rule("-"))
-    for key, title, in_bytes in (
-        ("limit", "limit", True),
-        ("host_limit", "limit of the tier below", True),
-        ("bytes_out", "moved out", True),
-        ("bytes_in", "moved in", True),
-        ("evictions", "evictions", False),
-        ("evictions.clean", "  of these clean (nothing copied)", False),
-        ("page_ins", "page-ins", False),
-        ("operators", "operators seen", False),
-        ("op_retries", "operators run again after a reclaim", False),
-        ("op_changes", "operators with another algorithm", False),
-        ("list_splits", "list operators split", False),
-        ("alloc.freelist", "allocations from the free list", False),
-        ("alloc.driver", "allocations from the driver", False),
-        ("alloc.reclaim", "allocations after a reclaim", False),
-        ("alloc.retry", "allocations that were retried", False),
-    ):
-        if key in stats:
-            lines.append(_pair(title, format_bytes(stats[key]) if in_bytes else str(stats[key])))
+    for row in shown:
+        if not row.columns and row.key in stats:
+            lines.append(_pair(row.title, _value(row, stats[row.key])))
     lines.append(_rule("="))
     return "\n".join(lines)

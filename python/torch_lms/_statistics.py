@@ -1,0 +1,96 @@
+"""What ``memory_stats`` counts: the table of the summary and of docs/reference.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One figure, or with ``columns`` its values now, at the most, and in sum."""
+
+    key: str
+    doc: str
+    unit: str = ""  # "bytes", "us", or a count of what ``doc`` says
+    columns: tuple[str, ...] = ()
+    where: str = ""  # the only device that has it
+    title: str = ""  # of its line in ``memory_summary``; empty: none
+
+    def keys(self) -> list[str]:
+        """Its keys in ``memory_stats``."""
+        return [f"{self.key}.{column}" for column in self.columns] or [self.key]
+
+
+ALL = ("current", "peak", "allocated", "freed")
+LEVEL = ("current", "peak")
+
+# fmt: off
+TABLE: tuple[Statistic, ...] = (
+    Statistic("device.bytes", "on the device: on CUDA all of PyTorch's memory, on the CPU what is "
+              "managed", "bytes", ALL, title="device tier"),
+    Statistic("host.bytes", "in pinned host memory, below CUDA", "bytes", ALL, title="host tier"),
+    Statistic("file.bytes", "in the file, below the CPU", "bytes", ALL, title="file tier"),
+    Statistic("pinned.bytes", "in use by operators that run", "bytes", ALL, title="pinned"),
+    Statistic("kept.bytes", "of tensors whose pointer is out: they stay until they die", "bytes",
+              ("current",), title="kept"),
+    Statistic("blocks", "managed tensor storages", "", ALL, title="blocks (count)"),
+    Statistic("absent.bytes", "of tensors that are in the tier below alone", "bytes", ALL),
+    Statistic("dropped.bytes", "of tensors that are nowhere and would be computed again", "bytes",
+              ALL),
+    Statistic("limit", "memory to stay below on the device", "bytes", title="limit"),
+    Statistic("host_limit", "memory to stay below in the tier underneath", "bytes",
+              title="limit of the tier below"),
+    Statistic("bytes_out", "copied off the device", "bytes", title="moved out"),
+    Statistic("bytes_in", "copied back", "bytes", title="moved in"),
+    Statistic("bytes_remade", "computed again", "bytes", title="computed again"),
+    Statistic("evictions", "blocks that have left", title="evictions"),
+    Statistic("evictions.clean", "of those, without a copy, since the tier below had one",
+              title="  of these clean (nothing copied)"),
+    Statistic("page_ins", "blocks that have come back", title="page-ins"),
+    Statistic("drops", "blocks let go of, to be computed again", title="blocks dropped"),
+    Statistic("remakes", "blocks computed again", title="blocks computed again"),
+    Statistic("replays.fused", "results computed again by a kernel that runs several operators"),
+    Statistic("replays.fused_failed", "such kernels that could not be made or run", where="cuda"),
+    Statistic("relocations", "blocks moved on the device between two planned steps"),
+    Statistic("operators", "outermost operators that were seen", title="operators seen"),
+    Statistic("op_retries", "operators run again after they ran out of memory",
+              title="operators run again after a reclaim"),
+    Statistic("op_changes", "operators that went on with another algorithm (other_algorithms)",
+              title="operators with another algorithm"),
+    Statistic("list_splits", "operators over lists that ran in parts",
+              title="list operators split"),
+    Statistic("plan.shapes", "different steps that are known"),
+    Statistic("plan.planned", "of those, planned", title="steps planned"),
+    Statistic("plan.kept", "of those, with a plan of an earlier start"),
+    Statistic("plan.refined", "of those, planned again with the times of planned steps"),
+    Statistic("plan.steps", "steps carried out under a plan", title="steps run under a plan"),
+    Statistic("plan.divergences", "steps that turned out to be others than planned",
+              title="steps that left their plan"),
+    Statistic("plan.refused", "planned drops of blocks that nobody knows how to compute"),
+    Statistic("plan.failed", "planned computations that failed, and were done later"),
+    Statistic("plan.predicted_us", "how long a step takes under the plan last followed", "us"),
+    Statistic("plan.peak", "the most that it has on the device", "bytes"),
+    Statistic("plan.arena", "the addresses that it takes", "bytes"),
+    Statistic("plan.arena_bound", "the fewest that any placement could take", "bytes"),
+    Statistic("alloc.freelist", "allocations from memory that PyTorch had free",
+              title="allocations from the free list"),
+    Statistic("alloc.driver", "allocations that took new memory",
+              title="allocations from the driver"),
+    Statistic("alloc.reclaim", "allocations for which blocks had to leave",
+              title="allocations after a reclaim"),
+    Statistic("alloc.retry", "allocations that found room only at the second try",
+              title="allocations that were retried"),
+    Statistic("device.reserved", "taken from the driver by PyTorch and LMS", "bytes", LEVEL,
+              "cuda"),
+    Statistic("arena.bytes", "in use of the addresses that LMS hands out itself", "bytes", LEVEL,
+              "cuda"),
+    Statistic("arena.reserved", "memory behind those addresses", "bytes", LEVEL, "cuda"),
+    Statistic("arena.joins", "allocations put together from free pages", where="cuda"),
+    Statistic("arena.misplaced", "allocations and arrivals that lie elsewhere than planned",
+              where="cuda"),
+    Statistic("host.bytes.reserved", "host memory that is pinned", "bytes", where="cuda"),
+    Statistic("host.pending", "slots that wait for a copy before they are free", where="cuda"),
+    Statistic("host.segments", "pieces in which host memory was pinned", where="cuda"),
+    Statistic("file.bytes.reserved", "length of the file", "bytes", where="cpu"),
+)
+# fmt: on
