@@ -29,8 +29,8 @@ are errors that name the valid ones. The variables are settings of `enable()`; t
 
 STATISTICS = """## Statistics
 
-What `torch_lms.memory_stats()` returns, by flat keys. After a name `.current` is now, `.peak` the most
-since `reset_peak_memory_stats()`, `.allocated` and `.freed` all that ever came and went.
+What `torch_lms.memory_stats()` returns, by flat keys. After a name `.current` is now, `.peak` the
+most since `reset_peak_memory_stats()`, `.allocated` and `.freed` all that ever came and went.
 """
 
 OPERATORS = """## Operators
