@@ -21,6 +21,7 @@
 #include "adapters/torch/thread_state.h"
 #include "pilot/pilot.h"
 #include "plan/measured.h"
+#include "tiers/digest.h"
 #include "tiers/file_store.h"
 #include "tiers/paged_region.h"
 
@@ -38,6 +39,7 @@ class CpuBlock final : public StorageBlock {
   void forgotten() noexcept override;
 
   PagedRegion region;
+  Digest dropped;  ///< of the bytes that were dropped, while they are
 
  private:
   CpuManager& manager_;
@@ -72,13 +74,17 @@ class CpuMover final : public Mover {
   struct Moved {
     std::atomic<Bytes> bytes{0};
     std::atomic<std::int64_t> ns{0};
+    std::atomic<std::int64_t> copying_ns{0};  ///< of these, what moved bytes
 
     void add(Bytes more, Clock::time_point since) {
+      const auto took =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since).count();
       bytes += more;
-      ns += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since).count();
+      ns += took;
+      if (more > 0) copying_ns += took;
     }
     [[nodiscard]] double bytes_per_ms() const {
-      return static_cast<double>(bytes) * 1e6 / static_cast<double>(ns);
+      return static_cast<double>(bytes) * 1e6 / static_cast<double>(copying_ns);
     }
   };
 
@@ -87,7 +93,7 @@ class CpuMover final : public Mover {
     manager->pilot().wake();
     const auto began = Clock::now();
     const Bytes bytes = region(block).leave(*store, !clean);
-    if (!clean) manager->note_below(store->stats().used);
+    if (bytes > 0) manager->note_below(store->stats().used);
     out.add(bytes, began);
     note_copy(block, bytes, /*is_out=*/true, began);
     return bytes;
@@ -101,15 +107,28 @@ class CpuMover final : public Mover {
     return bytes;
   }
   void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
-  bool drop(Block& block, Bytes most) override {
-    if (!recipes->drop(static_cast<CpuBlock&>(block), most)) return false;
-    region(block).discard();
+  bool drop(Block& base, Bytes most) override {
+    auto& block = static_cast<CpuBlock&>(base);
+    if (!recipes->drop(block, most)) return false;
+    try {
+      block.dropped = digest(block.region.data(), block);
+      block.region.discard();
+    } catch (...) {
+      recipes->made(block);
+      throw;
+    }
     return true;
   }
   bool rematerialise(Block& base) override {
     auto& block = static_cast<CpuBlock&>(base);
     // Kernels make new memory; a tensor's address on the CPU never changes.
     const Recipes::Made made = recipes->remake(block, {});
+    if (digest(made.storage->data(), block) != block.dropped) {
+      throw Error("LMS: " + format_bytes(block.size) +
+                  " that were computed again have other contents than before: somebody has written "
+                  "them, or what they are computed from, by a pointer that LMS did not see; call "
+                  "torch.ops.lms.access(tensor) before, or turn recompute off");
+    }
     block.region.renew();
     std::memcpy(block.region.data(), made.storage->data(),
                 static_cast<std::size_t>(block.region.size()));
@@ -154,6 +173,9 @@ class CpuMover final : public Mover {
   std::mutex copies_mutex_;
   std::vector<MeasuredCopy> copies_;
 
+  static Digest digest(const void* data, const CpuBlock& block) {
+    return digest_of(data, static_cast<std::size_t>(block.region.size()));
+  }
   static PagedRegion& region(Block& block) { return static_cast<CpuBlock&>(block).region; }
 };
 

@@ -14,7 +14,8 @@ class Mover {
  public:
   virtual ~Mover() = default;
 
-  /// Moves the bytes off the device. With `clean` the lower copy is valid and nothing is copied.
+  /// Moves the bytes off the device. With `clean` the lower copy is valid, as far as the engine
+  /// knows, and nothing is copied; a mover that finds it stale copies all the same.
   /// Afterwards the block has a valid copy below and holds no device memory.
   /// Returns the bytes copied, or nothing if the block may not leave after all (its storage died
   /// or is no longer the adapter's): the engine then forgets the block.

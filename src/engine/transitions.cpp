@@ -143,7 +143,7 @@ Bytes Engine::send_out(EngineLock& lock, Block& block) {
   stats_.below.add(size);
   block.has_copy = block.copy_valid = true;
   ++stats_.evictions;
-  if (clean) ++stats_.clean_evictions;
+  if (*copied == 0) ++stats_.clean_evictions;
   stats_.bytes_out += *copied;
   finish_transition(lock, block, BlockState::kAbsent);
   return size;

@@ -44,7 +44,8 @@ PagedRegion::PagedRegion(PagedRegion&& other) noexcept
       present_(std::exchange(other.present_, true)),
       discarded_(std::exchange(other.discarded_, false)),
       isolated_(std::exchange(other.isolated_, false)),
-      slot_(std::move(other.slot_)) {}
+      slot_(std::move(other.slot_)),
+      copied_(other.copied_) {}
 
 PagedRegion& PagedRegion::operator=(PagedRegion&& other) noexcept {
   PagedRegion taken(std::move(other));
@@ -55,6 +56,7 @@ PagedRegion& PagedRegion::operator=(PagedRegion&& other) noexcept {
   std::swap(discarded_, taken.discarded_);
   std::swap(isolated_, taken.isolated_);
   std::swap(slot_, taken.slot_);
+  std::swap(copied_, taken.copied_);
   return *this;
 }
 
@@ -63,24 +65,26 @@ Bytes PagedRegion::leave(FileStore& store, bool dirty) {
   if (store.in_child()) throw Error("paged region: bytes cannot leave in a forked child");
 
   const bool ours = slot_ && store.owns(slot_);
+  const auto mapped = static_cast<std::size_t>(mapped_);
   Bytes written = 0;
-  if (dirty || !ours) {
+  if (dirty || !ours || digest_of(data_, mapped) != copied_) {
     if (ours && store.may_overwrite(slot_)) {
       try {
-        store.write(slot_, data_, static_cast<std::size_t>(mapped_));
+        store.write(slot_, data_, mapped);
       } catch (...) {
         slot_.release();
         throw;
       }
     } else {
       FileSlot fresh = store.acquire(mapped_);
-      store.write(fresh, data_, static_cast<std::size_t>(mapped_));
+      store.write(fresh, data_, mapped);
       slot_ = std::move(fresh);
     }
     written = size_;
   }
   auto file = MappedMemory::of_file(store.fd(), slot_.offset(), mapped_);
   if (!file || !file.move_over(data_)) {
+    if (written > 0) slot_.release();  // it is no copy of what came back
     throw Error("paged region: the file could not be mapped over " + format_bytes(size_) + ": " +
                 std::strerror(errno));
   }
@@ -102,6 +106,8 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
     std::memcpy(fresh.data(), data_, static_cast<std::size_t>(mapped_));
   } else {
     store.read(slot_, fresh.data(), static_cast<std::size_t>(mapped_));
+    // Of what was read, not of what once left: somebody may have written in between.
+    if (keep_copy) copied_ = digest_of(fresh.data(), static_cast<std::size_t>(mapped_));
   }
   if (!fresh.move_over(data_)) {
     throw OutOfMemory("paged region: fresh memory could not be moved to its place: " +

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/bytes.h"
+#include "tiers/digest.h"
 #include "tiers/file_store.h"
 
 namespace lms {
@@ -16,7 +17,8 @@ namespace lms {
 /// write could be lost (nothing is write-protected, since a fault in another's code would be
 /// worse). So move only blocks that no one can be writing: whose pointer has not escaped, or that
 /// are locked by the caller. Writes made while absent reach the file through the mapping and come
-/// back.
+/// back. Writes made while present need not be announced: a kept copy counts only as long as the
+/// digest of the bytes says that they are what came back.
 ///
 /// One region is not thread-safe: its owner serialises leave, come_back, drop_copy and forks.
 /// Distinct regions are independent. Move-only; destruction unmaps and frees the extent.
@@ -39,15 +41,16 @@ class PagedRegion {
   explicit operator bool() const { return data_ != nullptr; }
 
   /// Bytes leave and their memory returns to the system. `dirty`: the region was written since it
-  /// came back, so that a kept copy is no longer valid. Returns the bytes written: size(), or 0
-  /// when a clean copy was kept (or when already absent). Throws TierFull or Error; the bytes are
+  /// came back, so that a kept copy is no longer valid; without it a kept copy is compared, by its
+  /// digest. Returns the bytes written: size(), or 0 when a clean copy was kept (or when already
+  /// absent). Throws TierFull or Error; the bytes are
   /// then still present, and a copy that may have been half overwritten is dropped.
   Bytes leave(FileStore& store, bool dirty);
 
   /// Bytes come back into fresh memory. `keep_copy`: the extent stays as a clean copy, for a free
-  /// leave(store, false). Returns the bytes read: size(), or 0 when already present. `store` must
-  /// be the one they left to. Throws OutOfMemory or Error; the region is then still absent and
-  /// readable.
+  /// leave(store, false), and its digest is taken. Returns the bytes read: size(), or 0 when
+  /// already present. `store` must be the one they left to. Throws OutOfMemory or Error; the region
+  /// is then still absent and readable.
   Bytes come_back(FileStore& store, bool keep_copy);
 
   /// The bytes go for good, their memory and the kept copy with them; the address stays taken, and
@@ -76,6 +79,7 @@ class PagedRegion {
   bool discarded_ = false;  ///< not present either
   bool isolated_ = false;
   FileSlot slot_;
+  Digest copied_;  ///< while there is a copy: of the bytes that came back
 };
 
 }  // namespace lms

@@ -39,13 +39,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def clean_slate(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[None]:
-    """No settings and no plans from outside, and everything off again after the test."""
+    """No settings and no plans from outside, and everything off again after the test.
+
+    Of the defaults one is another: on the CPU every block that leaves without a copy is compared
+    with the copy that is there, so that an undeclared write of an operator is an error at once.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     for name in list(os.environ):
         if name.startswith("LMS_") and name not in KEPT_VARIABLES:
             monkeypatch.delenv(name)
+    if "gpu" not in request.keywords:
+        monkeypatch.setenv("LMS_VERIFY", "1")
     yield
     torch_lms.disable()
 
