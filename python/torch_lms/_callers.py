@@ -8,6 +8,7 @@ memory, or read the bytes before they return.
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Literal
 
 Purpose = Literal["compares", "reads"]
@@ -58,6 +59,7 @@ _FINDS_SHARED = {
     "id_tensor_storage",
     "storage_ptr",
 }
+_COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}
 _ON_THE_WAY = {("torch.storage", "data_ptr"), ("torch.storage", "_data_ptr")}
 
 
@@ -68,11 +70,15 @@ def purpose(on_cpu: bool) -> Purpose | None:
     which names, others have imported the function.
     """
     ours = __name__.partition(".")[0] + "."
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         where = (module, frame.f_code.co_name)
-        if not module.startswith(ours) and where not in _ON_THE_WAY:
+        if where[1] in _COMPREHENSIONS:
+            outer = frame.f_back
+            if outer is None or outer.f_globals is not frame.f_globals:
+                return None
+        elif not module.startswith(ours) and where not in _ON_THE_WAY:
             break
         frame = frame.f_back
     else:
