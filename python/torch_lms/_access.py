@@ -162,6 +162,25 @@ def _borrows(
     return make
 
 
+def _uses_storages(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for functions that are done with their storages when they return."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any) -> Any:
+            if _passes(patches):
+                return original(*args)
+            with scope():
+                for storage in args:
+                    if isinstance(storage, torch.UntypedStorage):
+                        access_storage(storage)
+                return original(*args)
+
+        return wrapper
+
+    return make
+
+
 def _reads_argument(patches: Patches) -> Callable[[Any], Any]:
     """Makes wrappers for writers that read a storage's memory: what has been dropped has none."""
 
@@ -317,6 +336,9 @@ def _patch(patches: Patches) -> None:
     patches.replace(storage, "__getitem__", _items(patches))
     patches.replace(storage, "resize_", _resizes(patches))
 
+    patches.replace(torch._C, "_gds_register_buffer", escapes(keep_storage))
+    for name in ("_gds_load_storage", "_gds_save_storage"):
+        patches.replace(torch._C, name, _uses_storages(patches))
     patches.replace(torch._C.PyTorchFileWriter, "write_record", _reads_argument(patches))
 
     for owner, name in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -177,3 +177,119 @@ def test_mutation_on_saved_tensors(away: str) -> None:
     got = run()
     torch_lms.disable()
     assert all(torch.equal(a, b) for a, b in zip(run(), got, strict=True))
+
+
+ESCAPES = {"data_ptr", "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_"}
+BORROWS = {"__setitem__", "_byteswap", "_set_from_file", "_write_file"}
+BOTH = {"__getitem__"}  # a slice escapes
+FREES = {"resize_"}
+# Done by operators, or by methods above.
+BY_OTHERS = {
+    "__copy__", "__deepcopy__", "__iter__", "_share_memory_", "_to", "bfloat16", "bool", "byte",
+    "byteswap", "char", "clone", "complex_double", "complex_float", "copy_", "cpu", "cuda",
+    "double", "fill_", "float", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "half", "hpu", "int", "long", "mps", "pin_memory", "share_memory_", "short",
+    "to", "tolist", "type", "_data_ptr", "_deepcopy", "_getitem", "_resize_", "_setitem",
+}  # fmt: skip
+# No bytes of a block: sizes, kinds, storages that are new, shared already, or only named.
+NOTHING = {
+    "__annotations__", "__delitem__", "__dict__", "__len__", "__module__", "__weakref__", "_cdata",
+    "_checkpoint_offset", "_dtype", "_element_size", "_expired", "_fake_device", "_fix_weakref",
+    "_free_weak_ref", "_from_buffer", "_get_filename", "_get_legacy_storage_class",
+    "_get_shared_fd", "_is_shared", "_maybe_wrap_index", "_nbytes", "_new_shared",
+    "_new_shared_cuda", "_new_shared_fd_cpu", "_new_shared_filename_cpu", "_new_using_fd_cpu",
+    "_new_using_filename_cpu", "_new_with_file", "_new_with_weak_ptr", "_new_wrapped_storage",
+    "_pickle_storage_type", "_release_ipc_counter", "_release_ipc_counter_cuda", "_set_cdata",
+    "_shared_decref", "_shared_incref", "_size", "_weak_ref", "device", "element_size", "filename",
+    "from_buffer", "from_file", "get_device", "is_cuda", "is_hpu", "is_pinned", "is_shared",
+    "is_sparse", "is_sparse_csr", "nbytes", "new", "pickle_storage_type", "resizable", "size",
+    "untyped",
+}  # fmt: skip
+RAW = ESCAPES | BORROWS | BOTH | FREES
+
+
+def test_every_method_of_a_storage_is_known() -> None:
+    """A new method of PyTorch's is to be looked at, and sorted into one of these."""
+    ways = set(dir(torch.UntypedStorage)) | set(dir(torch.TypedStorage))
+    ways -= set(dir(object))
+    assert ways - (RAW | BY_OTHERS | NOTHING) == set(), "new ways to a storage's memory?"
+
+
+def test_every_raw_method_of_a_storage_is_wrapped() -> None:
+    names = set(dir(torch.UntypedStorage)) - set(dir(object)) - {"__dict__"}
+    before = {name: getattr(torch.UntypedStorage, name) for name in names}
+    with torch_lms.managed(limit="256MiB", device="cpu"):
+        wrapped = {
+            name
+            for name, original in before.items()
+            if getattr(torch.UntypedStorage, name) != original
+        }
+    assert wrapped == RAW
+
+
+# What looks like a raw way to a tensor's memory, by its name.
+OF_TENSORS = {
+    "__array__", "__array_priority__", "__array_wrap__", "__cuda_array_interface__", "__dlpack__",
+    "__dlpack_c_exchange_api__", "__dlpack_device__", "_cdata",
+    "_clear_non_serializable_cached_data", "_nested_tensor_storage_offsets", "_typed_storage",
+    "data_ptr", "is_pinned", "is_shared", "numpy", "pin_memory", "pinverse", "share_memory_",
+    "storage", "storage_offset", "storage_type", "untyped_storage",
+}  # fmt: skip
+OF_MODULE = {
+    "_construct_CUDA_Tensor_From_Storage_And_Metadata", "_construct_storage_from_data_pointer",
+    "_dlpack_exchange_api", "_from_dlpack", "_gds_deregister_buffer",
+    "_gds_deregister_handle", "_gds_register_handle", "_gds_load_storage",
+    "_gds_register_buffer", "_gds_save_storage", "_has_storage", "_set_storage_access_error_msg",
+    "_set_storage_data_ptr_access_error_msg", "_set_throw_on_mutable_data_ptr",
+    "_set_warn_deprecated_on_mutable_data_ptr", "_storage_Use_Count", "_storage_address",
+    "_storage_id", "_swap_tensor_impl", "_tensors_data_ptrs_at_indices_equal", "_to_dlpack",
+    "_to_dlpack_versioned", "_unsafe_reset_storage",
+}  # fmt: skip
+
+
+def test_every_raw_way_to_a_tensor_is_known() -> None:
+    words = ("ptr", "pointer", "dlpack", "array", "numpy", "storage", "share", "pin", "cdata")
+    ways = {name for name in dir(torch.Tensor) if any(word in name.lower() for word in words)}
+    ways |= {name for name in dir(torch.Tensor) if name.endswith("_data")}
+    assert ways - OF_TENSORS == set(), "new ways to a tensor's memory?"
+    words = ("data_ptr", "pointer", "dlpack", "storage_", "_storage", "gds_", "swap_tensor")
+    ways = {
+        name
+        for name in dir(torch._C)
+        if name.startswith("_") and any(word in name.lower() for word in words)
+    }
+    assert ways - OF_MODULE == set(), "new ways to a tensor's memory?"
+    runners = {name for name in dir(torch._C._aoti) if name.startswith("AOTI")}
+    known = {"__init__", "get_call_spec", "get_constant_names_to_dtypes", "get_metadata",
+             "get_constant_names_to_original_fqns", "get_constant_fqns", "extract_constants_map",
+             "swap_constant_buffer", "free_inactive_constant_buffer", "load_constants",
+             "update_constant_buffer", "update_constant_buffer_from_blob", "run", "boxed_run",
+             "load_metadata_from_package"}  # fmt: skip
+    for name in runners:
+        methods = {method for method in vars(getattr(torch._C._aoti, name)) if method[:2] != "__"}
+        assert methods - known - {"_pybind11_conduit_v1_"} == set(), "new ways to run a package?"
+
+
+READS: dict[str, Callable[[torch.UntypedStorage], object]] = {
+    "clone": lambda s: s.clone().tolist(),
+    "cpu": lambda s: s.cpu().tolist(),
+    "copy": lambda s: s.__copy__().tolist(),
+    "tolist": lambda s: s.tolist(),
+    "iter": lambda s: list(s),
+    "item": lambda s: s[4],
+    "as integers": lambda s: s.int().tolist(),
+    "to": lambda s: s.to(device="cpu").tolist(),
+    "copy_": lambda s: torch.UntypedStorage(s.size()).copy_(s).tolist(),
+}
+
+
+@pytest.mark.parametrize("how", READS)
+@pytest.mark.filterwarnings("ignore")
+def test_reads_of_a_storage(away: str, how: str) -> None:
+    plain = torch.arange(32, dtype=torch.float32)
+    expected = READS[how](plain.untyped_storage())
+    x = torch.arange(32, dtype=torch.float32) * 1
+    assert state(x) == away
+    assert READS[how](x.untyped_storage()) == expected
+    x.mul_(1)
+    assert state(x) != "kept"
