@@ -113,6 +113,9 @@ def _patch_output_code(patches: Patches, how: Access, module: ModuleType) -> Non
         return __call__
 
     patches.replace(module.CompiledFxGraph, "__call__", make)
+    # It may have its runner's method since before that was wrapped.
+    if hasattr(module, "CompiledAOTI"):
+        patches.replace(module.CompiledAOTI, "__call__", _runs_package(patches, how))
 
 
 def _runs_package(patches: Patches, how: Access) -> Callable[[Any], Any]:
@@ -230,6 +233,10 @@ def patch(patches: Patches, how: Access) -> None:
             "torch._inductor.codecache": lambda module: _patch_codecache(patches, how, module),
             "torch._inductor.async_compile": lambda module: _patch_async_compile(
                 patches, how, module
+            ),
+            # It asks each argument for data_ptr().
+            "torch.cuda._utils": lambda module: patches.replace(
+                module._CudaKernel, "__call__", _launches(patches, how, walk=False)
             ),
             "torch._inductor.output_code": lambda module: _patch_output_code(patches, how, module),
         }
