@@ -125,15 +125,24 @@ std::int64_t reclaim_inactive(const std::string& device) {
 }
 
 void access(const at::Tensor& tensor) {
+  ThreadState& state = thread_state();
+  if (state.access_scopes.empty()) {
+    keep(tensor);
+    return;
+  }
   guarded([&] {
     if (!any_active()) return;
     std::vector<StorageUse> storages;
     collect_storages(tensor, /*writes=*/true, /*inside=*/true, storages);
-    ThreadState& state = thread_state();
-    if (!state.access_scopes.empty()) {
-      state.access_scopes.back().add(storages);
-      return;
-    }
+    state.access_scopes.back().pins.add(storages);
+  });
+}
+
+void keep(const at::Tensor& tensor) {
+  guarded([&] {
+    if (!any_active()) return;
+    std::vector<StorageUse> storages;
+    collect_storages(tensor, /*writes=*/true, /*inside=*/true, storages);
     Pins pins;
     pins.add(storages);
     pins.keep();

@@ -8,6 +8,7 @@
 #include "adapters/torch/backends.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/op_hook.h"
+#include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/thread_state.h"
 #include "adapters/torch/version.h"
@@ -59,14 +60,56 @@ c10::Dict<std::string, std::int64_t> stats(const std::string& device) {
   return result;
 }
 
-void scope_begin() { thread_state().access_scopes.emplace_back(); }
+void scope_begin(bool holds) {
+  thread_state().access_scopes.push_back({.pins = {}, .holds = holds});
+}
 
-void scope_end() {
+/// `handed`: what came into a scope that holds, or leaves it; all else that it has held and that
+/// still lives belongs to whoever took raw pointers within, and is kept.
+void scope_end(const std::vector<at::Tensor>& handed) {
   guarded([&] {
     ThreadState& state = thread_state();
     if (state.access_scopes.empty()) throw Error("LMS: scope_end without scope_begin");
-    Pins pins = std::move(state.access_scopes.back());
+    AccessScope scope = std::move(state.access_scopes.back());
     state.access_scopes.pop_back();
+    if (scope.holds) {
+      std::vector<StorageUse> storages;
+      for (const at::Tensor& tensor : handed) {
+        collect_storages(tensor, /*writes=*/false, /*inside=*/true, storages);
+      }
+      scope.pins.keep_but(storages);
+    }
+    scope.pins.release_after_operator();
+  });
+}
+
+/// The memory of a storage is about to be given back, though the storage lives on.
+void before_free(const at::Tensor& tensor) {
+  guarded([&] {
+    if (!tensor.has_storage()) return;
+    c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    DeviceManager* manager = active_manager(storage.device());
+    if (manager != nullptr && manager->recipes().any()) manager->recipes().before_free(storage);
+  });
+}
+
+/// From now on somebody may read the bytes at their present address, but not write them.
+void make_readable(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    access(tensor);  // elsewhere addresses change
+    return;
+  }
+  guarded([&] {
+    if (!any_active()) return;
+    std::vector<StorageUse> storages;
+    collect_storages(tensor, /*writes=*/false, /*inside=*/true, storages);
+    Pins pins;  // what has been dropped comes back
+    for (const StorageUse& use : storages) {
+      DeviceManager* manager = active_manager(use.storage->device());
+      if (manager != nullptr && manager->recipes().any()) {
+        manager->recipes().never_drop(*use.storage, pins);
+      }
+    }
     pins.release_after_operator();
   });
 }
@@ -109,9 +152,9 @@ void make_plain(const at::Tensor& tensor) {
   guarded([&] {
     if (!tensor.has_storage()) return;
     c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-    access(tensor);
+    keep(tensor);
     if (DeviceManager* manager = active_manager(storage.device())) manager->make_plain(storage);
-    access(tensor);  // where it lies now is new, and is to stay: no operator may come in between
+    keep(tensor);  // where it lies now is new, and is to stay: no operator may come in between
   });
 }
 
@@ -168,8 +211,11 @@ TORCH_LIBRARY(lms, m) {
   m.def("emulate_link(float rate, str device) -> ()", &lms::torch::emulate_link);
   m.def("access(Tensor t) -> ()", &lms::torch::access);
   m.def("make_plain(Tensor t) -> ()", &lms::torch::make_plain);
-  m.def("scope_begin() -> ()", &lms::torch::scope_begin);
-  m.def("scope_end() -> ()", &lms::torch::scope_end);
+  m.def("keep(Tensor t) -> ()", &lms::torch::keep);
+  m.def("make_readable(Tensor t) -> ()", &lms::torch::make_readable);
+  m.def("before_free(Tensor t) -> ()", &lms::torch::before_free);
+  m.def("scope_begin(bool holds) -> ()", &lms::torch::scope_begin);
+  m.def("scope_end(Tensor[] handed) -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);
   m.def("evict(Tensor t) -> bool", &lms::torch::evict);
   m.def("capture_begin(str device) -> ()", &lms::torch::capture_begin);

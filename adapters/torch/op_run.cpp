@@ -39,6 +39,8 @@ class Outermost {
 
   void end() {
     state_.outermost = nullptr;
+    auto& scopes = state_.access_scopes;
+    if (!scopes.empty() && scopes.back().holds) state_.operator_pins.hand_to(scopes.back().pins);
     state_.operator_pins.release_after_operator();
   }
 

@@ -384,6 +384,33 @@ void Recipes::before_write(std::span<c10::StorageImpl* const> storages) {
   }
 }
 
+void Recipes::before_free(c10::StorageImpl& storage) {
+  {
+    EngineLock lock = manager_.engine().lock();
+    const Block* block = manager_.find(lock, storage);
+    if (block != nullptr && manager_.announces_death(*block)) return;  // see keep_bytes()
+  }
+  c10::StorageImpl* const one = &storage;
+  before_write({&one, 1});
+}
+
+void Recipes::never_drop(c10::StorageImpl& storage, Pins& pins) {
+  const auto origin = find_origin(storage);
+  if (!origin) return;
+  Trash trash;
+  for (;;) {
+    {
+      const Guard guard(mutex_);
+      if (!origin->dropped) {
+        trash.recipes.push_back(std::exchange(origin->calls, {}));
+        origin->depth = 0;
+        return;
+      }
+    }
+    pin(storage, /*writes=*/false, pins);
+  }
+}
+
 void Recipes::save_small(c10::StorageImpl& storage) {
   std::shared_ptr<SmallSource> source;
   {

@@ -65,6 +65,11 @@ class Recipes {
   void before_write(std::span<c10::StorageImpl* const> storages);
   /// Somebody may write this storage unheard from now on: its address is out.
   void expose(c10::StorageImpl& storage);
+  /// Somebody is about to give this storage's memory back, though the storage lives on.
+  void before_free(c10::StorageImpl& storage);
+  /// Somebody may read this storage unheard, at its present address, until it is next written: it
+  /// is not dropped meanwhile. If it has been, it is computed again, and held by `pins`.
+  void never_drop(c10::StorageImpl& storage, Pins& pins);
   /// From now on small tensors may be written unheard, whichever (by the replay of a graph).
   void expose_small();
 

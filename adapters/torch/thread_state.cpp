@@ -123,6 +123,23 @@ void Pins::keep() {
   }
 }
 
+void Pins::keep_but(std::span<const StorageUse> others) {
+  for (const Held& held : held_) {
+    EngineLock lock = held.manager->engine().lock();
+    const bool is_other = std::ranges::any_of(others, [&](const StorageUse& other) {
+      return other.storage->device() == held.manager->device() &&
+             held.manager->find(lock, *other.storage) == held.use.block;
+    });
+    const bool lives = !held.use.block->died && held.use.block->alive();
+    if (lives && !is_other) held.manager->engine().keep(lock, *held.use.block);
+  }
+}
+
+void Pins::hand_to(Pins& other) {
+  other.held_.insert(other.held_.end(), held_.begin(), held_.end());
+  held_.clear();
+}
+
 Bytes Pins::bytes(const DeviceManager& manager, bool absent_only) const {
   std::vector<const Block*> blocks;
   for (const Held& held : held_) {

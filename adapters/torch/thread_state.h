@@ -39,6 +39,11 @@ class Pins {
   /// What is held stays resident until its storage dies.
   void keep();
 
+  /// The same, but only for those whose storages are still alive and none of `others`.
+  void keep_but(std::span<const StorageUse> others);
+  /// Appends these to the end of `other`, which holds them from now on.
+  void hand_to(Pins& other);
+
   void swap(Pins& other) noexcept { held_.swap(other.held_); }
   [[nodiscard]] bool empty() const { return held_.empty(); }
   /// Bytes held of one device, each block counted once; `absent_only`: those not on the device.
@@ -72,14 +77,20 @@ struct Thrift {
   std::string refused;  ///< the error of the last refusal; empty: there was none
 };
 
+/// A stretch of time in which raw pointers are in use.
+struct AccessScope {
+  Pins pins;           ///< held until it ends
+  bool holds = false;  ///< what operators use within is held as well
+};
+
 /// What LMS knows of the calling thread.
 struct ThreadState {
-  int depth = 0;                      ///< hooked operators on the stack
-  const OpInfo* outermost = nullptr;  ///< the first of them
-  Pins operator_pins;                 ///< held until the outermost operator ends
-  std::vector<Pins> access_scopes;    ///< innermost last
-  Replay* replay = nullptr;           ///< that is running
-  Thrift* thrift = nullptr;           ///< under which the outermost operator runs
+  int depth = 0;                           ///< hooked operators on the stack
+  const OpInfo* outermost = nullptr;       ///< the first of them
+  Pins operator_pins;                      ///< held until the outermost operator ends
+  std::vector<AccessScope> access_scopes;  ///< innermost last
+  Replay* replay = nullptr;                ///< that is running
+  Thrift* thrift = nullptr;                ///< under which the outermost operator runs
 };
 
 ThreadState& thread_state() noexcept;
@@ -88,6 +99,10 @@ ThreadState& thread_state() noexcept;
 /// dictionaries. With `inside` also those within sparse tensors.
 void collect_storages(const c10::IValue& value, bool writes, bool inside,
                       std::vector<StorageUse>& found);
+
+/// Somebody has a pointer to the tensor's bytes from now on, whatever scopes the thread is in: its
+/// blocks come back, count as written, and are kept.
+void keep(const at::Tensor& tensor);
 
 /// Out of memory within an operator, on its way to run_operator(), which gives it PyTorch's type.
 /// Not a c10::OutOfMemoryError until then: kernels that try one algorithm after another (cuDNN's)

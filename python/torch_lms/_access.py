@@ -1,14 +1,18 @@
 """Raw access from Python, while managing is on: the bytes come back first.
 
-Two kinds of use are told apart:
+Four kinds of use are told apart:
 
-- a pointer that *escapes* (``data_ptr()``, ``numpy()``, DLPack, sharing): the block comes back,
-  counts as written, and stays until its storage dies (or, inside a scope, until the scope ends);
+- a pointer that *escapes* (``data_ptr()``, ``numpy()``, DLPack, a slice of a storage, sharing): the
+  block comes back, counts as written, and stays until its storage dies. ``data_ptr()`` within a
+  scope is a borrow;
 - a pointer that is *borrowed* for one call (writing a storage to a file, ``Tensor.apply_``, a
-  kernel launch): the call runs in an access scope, and the block may leave afterwards.
+  kernel launch): the call runs in an access scope, and the block may leave afterwards;
+- bytes of the CPU that are only *read* (``tolist()``, saving): they can be read wherever they are,
+  but for what has been dropped;
+- pointers that are only *compared* (pickling, ``deepcopy``, finding tensors that share memory):
+  those calls leave blocks where they are, or saving a model would bring all of it back at once.
 
-A third kind looks at pointers only to compare them (pickling, ``deepcopy``): those calls leave
-blocks where they are, or saving a model would bring all of it back at once.
+Whose calls of ``data_ptr()`` are known to be of the last two kinds is in ``_callers.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import Any
 
 import torch
 
-from . import _launch, _library
+from . import _callers, _launch, _library
 from ._patches import Patches
 
 _thread = threading.local()
@@ -53,6 +57,18 @@ def access(tensor: torch.Tensor) -> None:
         _call(_library.ops().access.default, tensor)
 
 
+def keep(tensor: torch.Tensor) -> None:
+    """Brings a tensor's block back and keeps it for good, also within a scope."""
+    if _has_bytes(tensor):
+        _call(_library.ops().keep.default, tensor)
+
+
+def make_readable(tensor: torch.Tensor) -> None:
+    """Lets a CPU tensor be read where it lies, until it is next written."""
+    if _has_bytes(tensor):
+        _call(_library.ops().make_readable.default, tensor)
+
+
 def _bring(storage: torch.UntypedStorage, bring: Callable[[torch.Tensor], None]) -> None:
     if storage.device.type not in ("cpu", "cuda") or storage.nbytes() == 0:
         return
@@ -67,31 +83,35 @@ def access_storage(storage: torch.UntypedStorage) -> None:
     _bring(storage, _library.ops().access.default)
 
 
+def keep_storage(storage: torch.UntypedStorage) -> None:
+    """The same for a storage."""
+    _bring(storage, _library.ops().keep.default)
+
+
+def make_storage_readable(storage: torch.UntypedStorage) -> None:
+    """The same for a storage."""
+    _bring(storage, _library.ops().make_readable.default)
+
+
 def share_storage(storage: torch.UntypedStorage) -> None:
     """The same for a storage that another process is to open, which takes memory of PyTorch's."""
     _bring(storage, _library.ops().make_plain.default)
 
 
 @contextlib.contextmanager
-def scope() -> Iterator[None]:
-    """An access scope of this thread: what is accessed inside may leave when it ends."""
+def scope(holds: bool = False) -> Iterator[list[torch.Tensor]]:
+    """An access scope of this thread: what is accessed inside may leave when it ends.
+
+    With ``holds`` that goes for what operators use inside as well, and what of it lives on is kept,
+    but for the tensors in the list that the caller gets: these have come in from outside, or leave.
+    """
     ops = _library.ops()
-    _call(ops.scope_begin.default)
+    handed: list[torch.Tensor] = []
+    _call(ops.scope_begin.default, holds)
     try:
-        yield
+        yield handed
     finally:
-        _call(ops.scope_end.default)
-
-
-def _readable(storage: Any) -> bool:
-    """Whether a storage's bytes can be read where they lie: they are somewhere, if not here."""
-    if not isinstance(storage, torch.UntypedStorage) or storage.device.type != "cpu":
-        return True
-    if storage.nbytes() == 0:
-        return True
-    states: list[str] = []
-    _bring(storage, lambda alias: states.append(_library.ops().state.default(alias)))
-    return states != ["dropped"]
+        _call(ops.scope_end.default, handed)
 
 
 def _tracing() -> bool:
@@ -142,17 +162,97 @@ def _borrows(
     return make
 
 
+def _uses_storages(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for functions that are done with their storages when they return."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any) -> Any:
+            if _passes(patches):
+                return original(*args)
+            with scope():
+                for storage in args:
+                    if isinstance(storage, torch.UntypedStorage):
+                        access_storage(storage)
+                return original(*args)
+
+        return wrapper
+
+    return make
+
+
 def _reads_argument(patches: Patches) -> Callable[[Any], Any]:
     """Makes wrappers for writers that read a storage's memory: what has been dropped has none."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def wrapper(self: Any, name: str, data: Any, *args: Any) -> Any:
-            if _passes(patches) or _readable(data):
-                return original(self, name, data, *args)
+            if not _passes(patches) and isinstance(data, torch.UntypedStorage) and _on_cpu(data):
+                make_storage_readable(data)
+            return original(self, name, data, *args)
+
+        return wrapper
+
+    return make
+
+
+def _points(
+    patches: Patches, bring: Callable[[Any], None], make_readable: Callable[[Any], None]
+) -> Callable[[Any], Any]:
+    """Makes wrappers for ``data_ptr()``."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(self: Any) -> Any:
+            if _passes(patches):
+                return original(self)
+            compares = getattr(_thread, "comparing", 0)
+            purpose = "compares" if compares else _callers.purpose(_on_cpu(self))
+            if purpose == "reads":
+                make_readable(self)
+            elif purpose is None or _is_nowhere(self):
+                bring(self)
+            return original(self)
+
+        return wrapper
+
+    return make
+
+
+def _items(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for reading a storage's items: a slice is a storage of the same memory."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(self: Any, item: Any) -> Any:
+            if _passes(patches):
+                return original(self, item)
+            if isinstance(item, slice):
+                keep_storage(self)
+                return original(self, item)
             with scope():
-                access_storage(data)
-                return original(self, name, data, *args)
+                access_storage(self)
+                return original(self, item)
+
+        return wrapper
+
+    return make
+
+
+def _resizes(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for giving a storage other memory."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(self: Any, size: int) -> Any:
+            if _passes(patches):
+                return original(self, size)
+            if size == 0 and not _is_nowhere(self):
+                _bring(self, _library.ops().before_free.default)  # reads nothing
+                return original(self, size)
+            with scope():
+                access_storage(self)
+                return original(self, size)
 
         return wrapper
 
@@ -178,10 +278,6 @@ def _compares(patches: Patches) -> Callable[[Any], Any]:
     return make
 
 
-def _not_comparing(value: Any, *_: Any, **__: Any) -> bool:
-    return not getattr(_thread, "comparing", 0) or _is_nowhere(value)
-
-
 def _is_nowhere(value: Any) -> bool:
     """Whether PyTorch would find no memory: that of a dropped tensor on a GPU."""
     if value.device.type == "cpu":
@@ -189,30 +285,20 @@ def _is_nowhere(value: Any) -> bool:
     states: list[str] = []
     note = _library.ops().state.default
     if isinstance(value, torch.Tensor):
-        states.append(note(value))
+        if _has_bytes(value):
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+                states.append(note(value))
     else:
         _bring(value, lambda alias: states.append(note(alias)))
     return states == ["dropped"]
 
 
-def _is_unreadable(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
-    """Whether a tensor of the CPU has been dropped: what reads it where it lies would fault."""
-    if tensor.device.type != "cpu" or not _has_bytes(tensor):
-        return False
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return bool(_library.ops().state.default(tensor) == "dropped")
-
-
-def _on_cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return tensor.device.type == "cpu"  # from elsewhere, numpy() is an error or a copy
+def _on_cpu(value: Any, *_: Any, **__: Any) -> bool:
+    return bool(value.device.type == "cpu")  # from elsewhere, it is an error or a copy
 
 
 def _no_copy(*_: Any, **kwargs: Any) -> bool:
     return kwargs.get("copy") is not True
-
-
-def _grows(storage: Any, size: int, *__: Any) -> bool:
-    return size > 0 or _is_nowhere(storage)  # shrinking to nothing reads nothing
 
 
 def _patch(patches: Patches) -> None:
@@ -223,27 +309,36 @@ def _patch(patches: Patches) -> None:
     # __array__ ends in numpy(), __cuda_array_interface__ in data_ptr(), share_memory_() in
     # _share_*.
     tensor = torch.Tensor
-    patches.replace(tensor, "data_ptr", escapes(access, _not_comparing))
-    patches.replace(tensor, "numpy", escapes(access, _on_cpu))
-    patches.replace(tensor, "__dlpack__", escapes(access, _no_copy))
+    patches.replace(tensor, "data_ptr", _points(patches, access, make_readable))
+    patches.replace(tensor, "numpy", escapes(keep, _on_cpu))
+    patches.replace(tensor, "__dlpack__", escapes(keep, _no_copy))
     for name in ("apply_", "map_", "map2_"):
         patches.replace(tensor, name, borrows(access))
-    patches.replace(tensor, "tolist", borrows(access, _is_unreadable))
+    patches.replace(tensor, "tolist", escapes(make_readable, _on_cpu))
     # The C exchange table hands pointers out without passing here; without it, its users fall
     # back to __dlpack__.
     patches.hide(tensor, "__dlpack_c_exchange_api__")
-    for module in (torch, torch.utils.dlpack):
-        patches.replace(module, "to_dlpack", escapes(access))
+    for module, name in (
+        (torch, "to_dlpack"),
+        (torch.utils.dlpack, "to_dlpack"),
+        (torch._C, "_to_dlpack"),
+        (torch._C, "_to_dlpack_versioned"),
+    ):
+        patches.replace(module, name, escapes(keep, _no_copy))
 
     storage = torch.UntypedStorage
-    patches.replace(storage, "data_ptr", escapes(access_storage, _not_comparing))
+    patches.replace(storage, "data_ptr", _points(patches, access_storage, make_storage_readable))
     patches.replace(storage, "_share_cuda_", escapes(share_storage))
     for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
-        patches.replace(storage, name, escapes(access_storage))
-    for name in ("__getitem__", "__setitem__", "_write_file", "_set_from_file", "_byteswap"):
+        patches.replace(storage, name, escapes(keep_storage))
+    for name in ("__setitem__", "_write_file", "_set_from_file", "_byteswap"):
         patches.replace(storage, name, borrows(access_storage))
-    patches.replace(storage, "resize_", borrows(access_storage, _grows))
+    patches.replace(storage, "__getitem__", _items(patches))
+    patches.replace(storage, "resize_", _resizes(patches))
 
+    patches.replace(torch._C, "_gds_register_buffer", escapes(keep_storage))
+    for name in ("_gds_load_storage", "_gds_save_storage"):
+        patches.replace(torch._C, name, _uses_storages(patches))
     patches.replace(torch._C.PyTorchFileWriter, "write_record", _reads_argument(patches))
 
     for owner, name in (
@@ -255,7 +350,7 @@ def _patch(patches: Patches) -> None:
     ):
         patches.replace(owner, name, compares)
 
-    _launch.patch(patches, _launch.Access(access, scope, _call, _tracing))
+    _launch.patch(patches, _launch.Access(access, keep, scope, _call, _tracing))
 
 
 def install() -> None:

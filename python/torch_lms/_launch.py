@@ -1,4 +1,4 @@
-"""Kernel launchers and graph captures that read raw pointers: Triton, Inductor, CUDA graphs.
+"""What reads raw pointers: Triton's and Inductor's launchers, compiled packages, CUDA graphs.
 
 A launcher gets an access scope, so that blocks are held for the launch alone. A launch only queues
 its kernel, but whatever moves its blocks afterwards waits for the same stream.
@@ -24,7 +24,8 @@ class Access:
     """What the wrappers need of ``_access``."""
 
     access: Callable[[torch.Tensor], None]
-    scope: Callable[[], AbstractContextManager[None]]
+    keep: Callable[[torch.Tensor], None]
+    scope: Callable[..., AbstractContextManager[list[torch.Tensor]]]
     call: Callable[..., None]
     tracing: Callable[[], bool]
 
@@ -112,6 +113,69 @@ def _patch_output_code(patches: Patches, how: Access, module: ModuleType) -> Non
         return __call__
 
     patches.replace(module.CompiledFxGraph, "__call__", make)
+    # It may have its runner's method since before that was wrapped.
+    if hasattr(module, "CompiledAOTI"):
+        patches.replace(module.CompiledAOTI, "__call__", _runs_package(patches, how))
+
+
+def _runs_package(patches: Patches, how: Access) -> Callable[[Any], Any]:
+    """Makes wrappers for running a package of AOTInductor.
+
+    Its kernels get the addresses of the inputs, and of what operators within it have made. What it
+    has made and goes on using (folded constants) stays where it is.
+    """
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not patches.active or how.tracing():
+                return original(*args, **kwargs)
+            with how.scope(holds=True) as handed:
+                for values in (*args, *kwargs.values()):
+                    if isinstance(values, list | tuple):
+                        handed.extend(_tensors(values))  # a boxed run takes them away
+                for tensor in handed:
+                    how.access(tensor)
+                outputs = original(*args, **kwargs)
+                handed.extend(_tensors(outputs))
+                return outputs
+
+        return run
+
+    return make
+
+
+def _takes_constants(patches: Patches, how: Access) -> Callable[[Any], Any]:
+    """Makes wrappers for giving constants to a package: it copies them, or uses them for good."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def take(*args: Any, **kwargs: Any) -> Any:
+            if not patches.active:
+                return original(*args, **kwargs)
+            # (self, constants, use_inactive, check_full_update, user_managed)
+            for_good = kwargs.get("user_managed", len(args) > 4 and args[4])
+            with how.scope():
+                for values in (*args, *kwargs.values()):
+                    for tensor in _tensors(values.values() if isinstance(values, dict) else ()):
+                        (how.keep if for_good else how.access)(tensor)
+                return original(*args, **kwargs)
+
+        return take
+
+    return make
+
+
+def _patch_packages(patches: Patches, how: Access) -> None:
+    runs, takes = _runs_package(patches, how), _takes_constants(patches, how)
+    module = getattr(torch._C, "_aoti", None)
+    for name, runner in vars(module).items() if module is not None else ():
+        if not isinstance(runner, type) or not name.startswith("AOTIModel"):
+            continue
+        for method in ("run", "boxed_run"):
+            patches.replace(runner, method, runs)
+        for method in ("load_constants", "update_constant_buffer"):
+            patches.replace(runner, method, takes)
 
 
 def _patch_graphs(patches: Patches, how: Access) -> None:
@@ -155,6 +219,7 @@ def _patch_graphs(patches: Patches, how: Access) -> None:
 def patch(patches: Patches, how: Access) -> None:
     """Wraps the launchers of the modules that are loaded, and of the others as they come."""
     _patch_graphs(patches, how)
+    _patch_packages(patches, how)
     # Triton's launchers ask each argument for data_ptr(), which is wrapped itself; Inductor's own
     # launcher need not.
     patches.when_imported(
@@ -168,6 +233,10 @@ def patch(patches: Patches, how: Access) -> None:
             "torch._inductor.codecache": lambda module: _patch_codecache(patches, how, module),
             "torch._inductor.async_compile": lambda module: _patch_async_compile(
                 patches, how, module
+            ),
+            # It asks each argument for data_ptr().
+            "torch.cuda._utils": lambda module: patches.replace(
+                module._CudaKernel, "__call__", _launches(patches, how, walk=False)
             ),
             "torch._inductor.output_code": lambda module: _patch_output_code(patches, how, module),
         }

@@ -89,6 +89,18 @@ class TestEscapes:
         array = (ctypes.c_int32 * N).from_address(pointer(tensor))
         self.check(tensor, np.frombuffer(array, dtype=np.int32))
 
+    def test_slice(self) -> None:
+        tensor = absent()
+        part = tensor.untyped_storage()[0 : tensor.nbytes]
+        self.check(tensor, torch.empty(0, dtype=torch.int32).set_(part).numpy())
+
+    @pytest.mark.parametrize("escape", [lambda t: t.numpy(), np.from_dlpack])
+    def test_within_a_scope(self, escape: Callable[[torch.Tensor], np.ndarray]) -> None:
+        tensor = absent()
+        with _access.scope():
+            array = escape(tensor)  # outlives the scope
+        self.check(tensor, array)
+
     def test_parameter_and_view(self) -> None:
         parameter = torch.nn.Parameter(torch.arange(float(N)).mul_(2))
         assert state(parameter) == "absent"
@@ -142,7 +154,6 @@ class TestBorrows:
     def test_storage_items(self) -> None:
         tensor = absent()
         storage = tensor.untyped_storage()
-        assert bytes(storage[8:12]) == (4).to_bytes(4, "little")
         assert storage[8] == 4
         tensor.sum()
         storage[8] = 6
@@ -204,6 +215,24 @@ class TestCleanBlocks:
         tensor = self.clean()
         tensor.untyped_storage()[8] = 6
         assert self.leave_and_return(tensor)[2].item() == 6
+
+    def test_storage_slice(self) -> None:
+        tensor = self.clean()
+        part = tensor.untyped_storage()[8:12]
+        tensor.sum()
+        part.fill_(6)  # a storage of its own, over the same memory
+        assert not torch.ops.lms.evict(tensor)
+        assert tensor[2].item() == 0x06060606
+
+    def test_slice_of_a_small_storage(self) -> None:
+        torch_lms.disable()
+        torch_lms.enable(limit="256MiB", min_block="4KiB", device="cpu", stress="drop")
+        small = torch.arange(4, dtype=torch.int32) * 2
+        part = small.untyped_storage()[0:4]
+        result = torch.ones(N, 1, dtype=torch.int32) * small
+        assert state(result) == "dropped"
+        part.fill_(1)
+        assert result[5].tolist() == [0, 2, 4, 6]
 
     def test_storage_byteswap(self) -> None:
         tensor = self.clean()
