@@ -98,7 +98,7 @@ void BridgeAllocator::resetPeakStats(Index device) {
 
 void BridgeAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
   CudaManager* manager = manager_on(stream.device_index());
-  if (manager != nullptr && manager->record_stream(data.get(), stream.stream())) return;
+  if (manager != nullptr && manager->record_stream(data, stream.stream())) return;
   native_->recordStream(data, stream);
 }
 

@@ -37,6 +37,9 @@ class CudaBlock final : public StorageBlock {
   [[nodiscard]] bool used_on(cudaStream_t stream) const {
     return std::ranges::find(streams, stream) != streams.end();
   }
+  void record(cudaStream_t stream) {
+    if (std::ranges::find(recorded, stream) == recorded.end()) recorded.push_back(stream);
+  }
 
   c10::StorageImpl* key;
   /// Also keeps the address of the storage from being used again.
@@ -50,6 +53,13 @@ class CudaBlock final : public StorageBlock {
   void* place = nullptr;  ///< the bytes' place in the arena; null if they are elsewhere
   /// Streams that have used the device bytes since they came; each has waited for copied_in.
   c10::SmallVector<cudaStream_t, 2> streams;
+  /// The stream on which the program allocated the storage: its work comes before the death,
+  /// wherever the bytes are by then.
+  cudaStream_t home = nullptr;
+  /// Streams whose work comes before the death as well, says the program (record_stream): known of
+  /// the memory (DeviceArena::Stay, or PyTorch's allocator) while the bytes have some, and kept
+  /// here when they leave it.
+  c10::SmallVector<cudaStream_t, 2> recorded;
 
  private:
   friend class CudaManager;

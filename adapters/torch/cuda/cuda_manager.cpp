@@ -98,6 +98,7 @@ void CudaManager::start(const Settings& settings) {
     std::lock_guard facts(facts_mutex_);
     segments_.clear();
     owners_.clear();
+    users_.clear();
     for (const auto& segment : native->snapshot({0, 0}, false).segments) {
       if (segment.device != device_.index() || segment.stream == nullptr) continue;
       segments_.push_back({segment.address, segment.address + segment.total_size,
@@ -227,6 +228,7 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
       engine_.add(lock, std::make_unique<CudaBlock>(*this, storage, bytes)));
   blocks_.emplace(&storage, &block);
   void* data = storage._mutable_data_ptr_no_checks().get();
+  block.home = owner_of(data);
   if (arena_ && arena_->owns(data)) {
     block.place = data;
     block.uid = arena_->uid_of(data);
@@ -259,11 +261,13 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
 
 void CudaManager::note_allocation(void* data, cudaStream_t stream) {
   std::lock_guard facts(facts_mutex_);
-  if (stream != nullptr) {
+  // What a segment from before start() says of its addresses ends with them.
+  if (stream != nullptr || !segments_.empty()) {
     owners_[data] = stream;
   } else if (!owners_.empty()) {
     owners_.erase(data);
   }
+  if (!users_.empty()) users_.erase(data);
 }
 
 cudaStream_t CudaManager::owner_of(const void* data) {

@@ -17,11 +17,14 @@ void CudaManager::delete_absent(void* context) {
   auto* block = static_cast<CudaBlock*>(context);
   auto& manager = block->manager_;
   try {
-    // A kernel that LMS cannot see may still be reading the copy over the bus, on this stream.
-    const c10::cuda::CUDAGuard guard(manager.device_.index());
-    const auto stream = c10::cuda::getCurrentCUDAStream(manager.device_.index()).stream();
-    if (block->copied_out) block->copied_out->block(stream);
-    block->slot_used = Event::record(manager.device_.index(), stream);
+    // A kernel that LMS cannot see may still be reading the copy over the bus.
+    const int index = manager.device_.index();
+    const c10::cuda::CUDAGuard guard(index);
+    if (block->copied_out) block->copied_out->block(block->home);
+    for (const cudaStream_t stream : block->recorded) {
+      if (stream != block->home) Event::record(index, stream)->block(block->home);
+    }
+    block->slot_used = Event::record(index, block->home);
   } catch (const std::exception&) {
     // The runtime is being torn down: nothing runs any more.
   }
@@ -77,13 +80,16 @@ void CudaManager::delete_in_arena(void* data) {
 }
 
 void CudaManager::prepare_copy_out(CudaBlock& block, const void* data) {
-  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  for (const cudaStream_t stream : {current, owner_of(data)}) {
-    if (block.used_on(stream)) continue;
+  const auto add = [&](cudaStream_t stream) {
+    if (block.used_on(stream)) return;
     // Whoever is in the list has waited; a block that came ahead has been waited for by nobody.
     if (block.copied_in) wait_on(stream, block.copied_in);
     block.streams.push_back(stream);
-  }
+  };
+  add(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
+  add(owner_of(data));
+  add(block.home);
+  for (const cudaStream_t stream : block.recorded) add(stream);
   for (cudaStream_t stream : block.streams) {
     out_->wait_for(Event::record(device_.index(), stream));
   }
@@ -114,6 +120,7 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   pilot_.wake();
   const c10::cuda::CUDAGuard guard(device_.index());
   Bytes copied = 0;
+  inherit_users(block, data);
   if (clean) {
     release_in_order(block, data);
   } else {
@@ -143,6 +150,7 @@ std::optional<Bytes> CudaManager::copy_below(Block& base) {
   HostSlot slot = host_->acquire(block.size);
   host_allocated_ += round_up(block.size, HostArena::kAlignment);
   const void* data = storage->_mutable_data_ptr_no_checks().get();
+  inherit_users(block, data);
   prepare_copy_out(block, data);
   block.copied_out = block.slot_used = copy_out(block, slot, data);
   block.being_copied = block.copied_out;
@@ -171,7 +179,9 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   c10::DataPtr fresh;
   // What recipes need must not die unheard, as PyTorch's memory does.
-  const bool in_arena = serves(current) || (block.origin && serves(main_stream_));
+  const bool in_arena =
+      serves(current) || serves(block.home) || (block.origin && serves(main_stream_));
+  const cudaStream_t owner = in_arena ? main_stream_.load() : block.home;
   if (in_arena) {
     const Bytes home = pilot_.home_of(block);
     fresh = take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
@@ -180,19 +190,32 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
     block.place = fresh.get();
     arena_->set_block(block.place, &block);
   } else {
+    // PyTorch's allocator is not told whom to wait for when it dies: the program's own order holds.
+    const c10::cuda::CUDAStreamGuard on_home(stream_of(owner));
     fresh = c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(block.size));
     block.place = nullptr;
   }
+  claim(block, fresh, owner);
   in_->wait_for(Event::record(index, current));
-  if (in_arena && current != main_stream_) in_->wait_for(Event::record(index, main_stream_));
+  if (owner != current) in_->wait_for(Event::record(index, owner));
+  if (block.home != current && block.home != owner) {
+    in_->wait_for(Event::record(index, block.home));
+  }
   in_->wait_for(block.copied_out);
   block.copied_in = block.slot_used = copy_in(block, fresh.get());
-  if (ahead) {
-    block.streams.clear();
-    if (block.place != nullptr) arena_->set_arriving(block.place, block.copied_in);
-  } else {
-    wait_on(current, block.copied_in);
-    block.streams = {current};
+  block.streams.clear();
+  const auto wait_here = [&](cudaStream_t stream) {
+    wait_on(stream, block.copied_in);
+    block.streams.push_back(stream);
+  };
+  if (!ahead) wait_here(current);
+  // It may die before its owner has used it.
+  if (!block.used_on(owner)) {
+    if (in_arena) {
+      arena_->set_arriving(block.place, block.copied_in);
+    } else {
+      wait_here(owner);
+    }
   }
 
   c10::DataPtr absent = storage->set_data_ptr(std::move(fresh));
@@ -219,9 +242,13 @@ bool CudaManager::relocate(Block& base) {
   // whoever still reads them.
   if (block.being_copied) wait_on(main, block.being_copied);
   if (block.copied_in && !block.used_on(main)) wait_on(main, block.copied_in);
-  for (cudaStream_t stream : block.streams) {
-    if (stream != main) wait_on(main, Event::record(index, stream));
+  inherit_users(block, block.place);
+  for (const auto& streams : {block.streams, block.recorded}) {
+    for (cudaStream_t stream : streams) {
+      if (stream != main) wait_on(main, Event::record(index, stream));
+    }
   }
+  if (block.home != main) wait_on(main, Event::record(index, block.home));
   cuda::check(cudaMemcpyAsync(place, block.place, static_cast<std::size_t>(block.size),
                               cudaMemcpyDeviceToDevice, main),
               "cudaMemcpyAsync");
@@ -230,6 +257,7 @@ bool CudaManager::relocate(Block& base) {
   block.streams = {main};
   arena_->disown(std::exchange(block.place, place));
   arena_->set_block(place, &block);
+  claim(block, fresh, main);
   (void)storage->set_data_ptr(std::move(fresh));  // the old place is free
   return true;
 }
