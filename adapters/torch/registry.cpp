@@ -108,7 +108,12 @@ void enable_device(const std::string& text, const Settings& settings) {
   auto& hook = device.type() == c10::DeviceType::CPU ? all.cpu_hook : all.cuda_hook;
   active_table.at(slot_of(device)).store(&manager);
   ++active_count;
-  if (!hook) hook = std::make_unique<OpHook>(device.type());
+  try {
+    if (!hook) hook = std::make_unique<OpHook>(device.type());
+  } catch (...) {
+    stop(all, manager);
+    throw;
+  }
 }
 
 void disable_device(const std::string& text) {

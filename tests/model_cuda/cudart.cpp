@@ -44,6 +44,8 @@ struct Model {
   off_t chunks = 0;
   int capturing = 0;
   int syncs_in_capture = 0;
+  int refused_questions = 0;
+  std::multimap<std::size_t, char*> freed;  ///< by size: the next to ask gets the same address
 };
 
 Model& model_now() {
@@ -217,6 +219,12 @@ int model_cuda_capture(int change) {
   return model_now().syncs_in_capture;
 }
 
+/// So often asking for free memory fails.
+void model_cuda_refuse_questions(int count) {
+  const std::lock_guard guard(model_now().mutex);
+  model_now().refused_questions = count;
+}
+
 // Devices
 
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -289,6 +297,10 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   const std::lock_guard guard(model_now().mutex);
+  if (model_now().refused_questions > 0) {
+    --model_now().refused_questions;
+    return fail(cudaErrorInvalidValue);
+  }
   *free = kTotal - model_now().used;
   *total = kTotal;
   return cudaSuccess;
@@ -296,7 +308,14 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaMalloc(void** data, std::size_t size) {
   const std::lock_guard guard(model_now().mutex);
   Model& model = model_now();
-  char* memory = model.used + size > kTotal ? nullptr : map_bytes(size);
+  if (model.used + size > kTotal) return fail(cudaErrorMemoryAllocation);
+  char* memory = nullptr;
+  if (const auto again = model.freed.find(size); again != model.freed.end()) {
+    memory = again->second;
+    model.freed.erase(again);
+  } else {
+    memory = map_bytes(size);
+  }
   if (memory == nullptr) return fail(cudaErrorMemoryAllocation);
   model.used += size;
   model.device[memory] = size;
@@ -310,7 +329,7 @@ cudaError_t cudaFree(void* data) {
   const auto found = model_now().device.find(static_cast<char*>(data));
   model_now().used -= found->second;
   model_now().schedule.forget(found->first, found->second);
-  (void)munmap(found->first, found->second);
+  model_now().freed.emplace(found->second, found->first);
   model_now().device.erase(found);
   return cudaSuccess;
 }

@@ -78,11 +78,13 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   /// after a reclaim if it throws c10::OutOfMemoryError all the same.
   template <typename Result>
   Result with_room(std::size_t bytes, const std::function<Result()>& allocate);
-  /// PyTorch's allocator has given memory at `data` on `stream`.
-  void note_allocation(void* data, cudaStream_t stream);
+  /// PyTorch's allocator has given `bytes` at `data` on the current stream. What is of a private
+  /// pool is never managed.
+  void note_allocation(void* data, Bytes bytes);
   /// `stream` uses the memory too, says the user. False: PyTorch's allocator is to be told.
   bool record_stream(const c10::DataPtr& data, cudaStream_t stream);
-  /// Gives free memory of the arena back to the driver.
+  /// Gives free memory of the arena back to the driver; not while a graph is captured, which no
+  /// wait for the device may interrupt.
   void empty_arena();
   [[nodiscard]] const DeviceArena* arena() const { return arena_.get(); }
   void allow_peer(int peer);
@@ -93,8 +95,6 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void begin_pool() { ++pools_; }
   void end_pool() { --pools_; }
   [[nodiscard]] bool in_pool() const { return pools_.load(std::memory_order_relaxed) > 0; }
-  /// Memory of a private pool is never managed.
-  void exclude(void* data);
 
  private:
   friend class CudaBlock;
@@ -128,6 +128,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void show(Stage stage, bool begins) noexcept override;
   void say(const std::string& line) override;
 
+  void start_with(const Settings& settings, bool was_on);
   /// The memory fraction that makes PyTorch's allocator keep to `limit`.
   [[nodiscard]] double fraction_of(Bytes limit, std::size_t total) const;
   [[nodiscard]] bool may_manage(const c10::StorageImpl& storage);
@@ -135,12 +136,19 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   /// The storage still has the memory on the device that the block stands for.
   [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
   [[nodiscard]] cudaStream_t owner_of(const void* data);
+  /// With facts_mutex_.
+  void prune_excluded();
   void begin_pressure();
 
   // Recipes
   /// True if what is dropped needs the bytes behind `data`, whose storage is dying: they live on.
   bool keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr data);
   void adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage);
+
+  /// The storage points at where its bytes have been fetched to from now on, if they have.
+  void arrive(CudaBlock& block, c10::StorageImpl& storage);
+  /// Likewise every storage; `held` must outlive the lock.
+  void arrive_all(EngineLock& lock, std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held);
 
   // Streams
   /// Notes who has been said to use the memory, which the block is about to leave.
@@ -156,6 +164,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void prepare_copy_out(CudaBlock& block, const void* data);
   cuda::EventPtr copy_out(const CudaBlock& block, const HostSlot& to, const void* from);
   cuda::EventPtr copy_in(const CudaBlock& block, void* to);
+  /// There is room below for copies of what is on the device.
+  [[nodiscard]] bool keeps_copies() const;
   /// Bytes of the arena that a plan's budget counts.
   [[nodiscard]] Bytes used_by_plan() const;
   /// `stream` goes on only after `event`; timed where laps are.
@@ -222,6 +232,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   };
   std::vector<Segment> segments_;             ///< off the default stream, from before start()
   std::unordered_set<const void*> excluded_;  ///< memory of private pools
+  std::size_t prune_excluded_at_ = 1024;      ///< so many: what is free again is looked for
   /// Streams that were said to use memory of PyTorch's allocator.
   std::unordered_map<const void*, c10::SmallVector<cudaStream_t, 2>> users_;
 

@@ -251,7 +251,7 @@ void CudaManager::yield_to_native(Bytes bytes) {
   const Bytes end = arena_->end_for(budget);
   if (arena_->top() > end) (void)clear(end, arena_->top() - end);
   arena_->set_budget(budget);
-  arena_->trim();
+  empty_arena();
 }
 
 void CudaManager::operator_ended() {
@@ -316,14 +316,14 @@ void CudaManager::make_plain(c10::StorageImpl& storage) {
       bytes, [&] { return BridgeAllocator::instance().native()->allocate(bytes); });
   cuda::check(cudaMemcpyAsync(fresh.get(), data, bytes, cudaMemcpyDeviceToDevice, stream),
               "cudaMemcpyAsync");
-  note_allocation(fresh.get(), stream);
+  note_allocation(fresh.get(), static_cast<Bytes>(bytes));
   const cudaStream_t main = main_stream_;
   if (stream != main) cuda::Event::record(device_.index(), stream)->block(main);
   storage.set_data_ptr_noswap(std::move(fresh));  // the old place is free, and its block unknown
 }
 
 void CudaManager::empty_arena() {
-  if (arena_) arena_->trim();
+  if (arena_ && !capturing()) arena_->trim();
 }
 
 void CudaManager::allow_peer(int peer) {

@@ -21,6 +21,7 @@ void CudaManager::delete_absent(void* context) {
     const int index = manager.device_.index();
     const c10::cuda::CUDAGuard guard(index);
     if (block->copied_out) block->copied_out->block(block->home);
+    if (block->ahead_of_use) block->copied_in->block(block->home);
     for (const cudaStream_t stream : block->recorded) {
       if (stream != block->home) Event::record(index, stream)->block(block->home);
     }
@@ -29,6 +30,18 @@ void CudaManager::delete_absent(void* context) {
     // The runtime is being torn down: nothing runs any more.
   }
   const BlockUid uid = block->uid;
+  if (block->ahead_of_use) {
+    c10::DataPtr ahead;  // dies without the lock, and says of what is in the arena whose it was
+    EngineLock lock = manager.engine_.lock();
+    ahead = std::exchange(block->ahead, {});
+    block->ahead_of_use = false;
+    block->slot.release(block->last_copy());
+    if (block->place != nullptr) return;
+    manager.engine_.remove(lock, *block);
+    lock.unlock();
+    manager.pilot_.released(uid);
+    return;
+  }
   if (manager.recipes().any()) {
     c10::DataPtr data{block->slot.data(), block, &delete_absent, manager.device_};
     if (manager.keep_for_recipes(*block, uid, std::move(data))) return;
@@ -73,7 +86,7 @@ void CudaManager::delete_in_arena(void* data) {
   manager->pilot_.released(stay->uid);
   if (manager->on() || manager->arena_->used() > 0) return;
   try {
-    manager->arena_->trim();
+    manager->empty_arena();
   } catch (const std::exception&) {
     // As above.
   }
@@ -110,9 +123,39 @@ void CudaManager::release_in_order(CudaBlock& block, const void* data) {
   }
 }
 
+void CudaManager::arrive(CudaBlock& block, c10::StorageImpl& storage) {
+  if (!block.ahead_of_use) return;
+  block.ahead_of_use = false;
+  if (!block.recorded.empty()) claim(block, block.ahead, owner_of(block.ahead.get()));
+  c10::DataPtr absent = storage.set_data_ptr(std::exchange(block.ahead, {}));
+  absent.release_context();  // the storage lives on; only its address has changed
+}
+
+void CudaManager::arrive_all(EngineLock& lock,
+                             std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held) {
+  engine_.for_each(lock, [&](Block& base) {
+    auto& block = static_cast<CudaBlock&>(base);
+    if (!block.ahead_of_use) return;
+    auto storage = block.storage.lock();
+    if (!storage) return;
+    arrive(block, *storage);
+    block.slot.release(block.last_copy());
+    held.push_back(std::move(storage));
+  });
+}
+
+bool CudaManager::keeps_copies() const {
+  const auto host = host_->stats();
+  return host.used <= host.limit / 4 * 3;
+}
+
 std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
+  if (storage && block.ahead_of_use) {
+    arrive(block, *storage);
+    clean = true;  // nobody has used it, and the copy is there
+  }
   if (!storage || !holds(*storage, block)) return std::nullopt;
   void* const data = storage->_mutable_data_ptr_no_checks().get();
   const cuda::ScopedRange range(clean ? "evict, clean" : "evict", block.size);
@@ -218,10 +261,12 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
     }
   }
 
-  c10::DataPtr absent = storage->set_data_ptr(std::move(fresh));
-  absent.release_context();  // the storage lives on; only its address has changed
-  const auto host = host_->stats();
-  block.has_copy = host.used <= host.limit / 4 * 3;
+  block.ahead = std::move(fresh);
+  block.ahead_of_use = true;
+  block.has_copy = false;
+  if (ahead) return block.size;  // who uses it, and waits for the copy, sees it
+  arrive(block, *storage);
+  block.has_copy = keeps_copies();
   if (!block.has_copy) block.slot.release(block.last_copy());
   return block.size;
 }
