@@ -45,6 +45,7 @@ struct Model {
   int capturing = 0;
   int syncs_in_capture = 0;
   int refused_questions = 0;
+  long long calls = 0;                      ///< events recorded, and waits for them
   std::multimap<std::size_t, char*> freed;  ///< by size: the next to ask gets the same address
 };
 
@@ -219,6 +220,11 @@ int model_cuda_capture(int change) {
   return model_now().syncs_in_capture;
 }
 
+/// Events recorded so far, and waits for them.
+long long model_cuda_calls() {
+  const std::lock_guard guard(model_now().mutex);
+  return model_now().calls;
+}
 /// So often asking for free memory fails.
 void model_cuda_refuse_questions(int count) {
   const std::lock_guard guard(model_now().mutex);
@@ -442,6 +448,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard guard(model_now().mutex);
+  ++model_now().calls;
   reinterpret_cast<Event*>(event)->point = model_now().schedule.record(id_of(stream));
   return cudaSuccess;
 }
@@ -450,6 +457,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::lock_guard guard(model_now().mutex);
+  ++model_now().calls;
   const PointPtr& point = reinterpret_cast<Event*>(event)->point;
   if (point) model_now().schedule.wait(id_of(stream), point);
   return cudaSuccess;

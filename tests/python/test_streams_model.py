@@ -13,7 +13,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -83,7 +83,7 @@ def test_the_model_sees_a_race() -> None:
 @on_model
 @pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
-def test_program(program, arena: bool) -> None:
+def test_program(program: Callable[..., programs.Result], arena: bool) -> None:
     """Right in plain PyTorch, and so under LMS."""
     check(program(leave_alone))
     with managed(arena):
@@ -224,6 +224,31 @@ def test_an_enable_that_fails_leaves_nothing() -> None:
     with managed(arena=True):
         assert allocator.value != before
     assert allocator.value == before
+
+
+@on_model
+def test_planned_loop() -> None:
+    """A loop under a plan that fetches ahead, cleans and drops."""
+    weights = [torch.full((1 << 20,), float(i), device="cuda") for i in range(40)]
+
+    def step() -> None:
+        saved = [w.clone() for w in weights]
+        for w in reversed(weights):
+            back = saved.pop()
+            w.copy_(back)
+            gradient = back.clone()
+            gradient.copy_(w)
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    with torch_lms.managed(device="cuda", limit=180 << 20, host_limit="600MiB", plan="now"):
+        for _ in range(14):
+            step()
+            torch_lms.step()
+            assert races() == []
+        assert torch_lms.memory_stats("cuda")["plan.steps"] >= 4
+        check([(w, i) for i, w in enumerate(weights)])
+    check([(w, i) for i, w in enumerate(weights)])
 
 
 def test_on_the_model() -> None:
