@@ -148,6 +148,12 @@ bool evict(const at::Tensor& tensor) {
   });
 }
 
+bool fetch(const at::Tensor& tensor) {
+  return with_block(tensor, [](DeviceManager* manager, EngineLock* lock, Block* block) {
+    return block != nullptr && manager->engine().fetch(*lock, *block);
+  });
+}
+
 void make_plain(const at::Tensor& tensor) {
   guarded([&] {
     if (!tensor.has_storage()) return;
@@ -218,6 +224,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("scope_end(Tensor[] handed) -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);
   m.def("evict(Tensor t) -> bool", &lms::torch::evict);
+  m.def("fetch(Tensor t) -> bool", &lms::torch::fetch);
   m.def("capture_begin(str device) -> ()", &lms::torch::capture_begin);
   m.def("capture_end(str device) -> ()", &lms::torch::capture_end);
   m.def("info() -> Dict(str, str)", &lms::torch::info);

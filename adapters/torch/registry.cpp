@@ -119,7 +119,12 @@ void enable_device(const Options& options) {
   auto& hook = device.type() == c10::DeviceType::CPU ? all.cpu_hook : all.cuda_hook;
   active_table.at(slot_of(device)).store(&manager);
   ++active_count;
-  if (!hook) hook = std::make_unique<OpHook>(device.type());
+  try {
+    if (!hook) hook = std::make_unique<OpHook>(device.type());
+  } catch (...) {
+    stop(all, manager);
+    throw;
+  }
 }
 
 void disable_device(const std::string& text) {

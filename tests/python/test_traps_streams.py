@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+import stream_programs
 import torch
 from stress import harness
 from stress.probe import block, need, repeatable_cudnn, same, send_away, state
@@ -20,6 +25,17 @@ def gpu() -> None:
 
 def _large(value: float) -> torch.Tensor:
     return torch.full(LARGE, value, device="cuda").add_(0)
+
+
+def _copy_unseen(to: int, source: int, size: int) -> None:
+    """Copies on the current stream, by the runtime alone."""
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    names = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    runtime = ctypes.CDLL(next(name for name in names if "libcudart.so" in name))
+    code = runtime.cudaMemcpyAsync(
+        ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size), 4, stream
+    )
+    assert code == 0
 
 
 def test_current_stream_is_asked_at_each_operator() -> None:
@@ -145,6 +161,41 @@ def test_record_stream_is_honoured() -> None:
             side.synchronize()
             assert bool((y == step + 1).all())
             assert bool((z == -5).all())
+
+
+@pytest.mark.parametrize("program", stream_programs.PROGRAMS, ids=lambda p: p.__name__)
+def test_streams_of_a_block_that_moved(program: Callable[..., stream_programs.Result]) -> None:
+    """A block is back on another stream, or was recorded, and dies while its bytes are read."""
+    with harness.managed("cuda"):
+        for _ in range(3):
+            result = program(send_away)
+            torch.cuda.synchronize()
+            for tensor, value in result:
+                assert bool((tensor.cpu() == value).all())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_streams(seed: int) -> None:
+    """Random programs on four streams."""
+    with harness.managed("cuda"):
+        result = stream_programs.random_program(seed, torch.ops.lms.evict)
+        torch.cuda.synchronize()
+        for tensor, value in result:
+            assert bool((tensor.cpu() == value).all())
+
+
+def test_unseen_read_of_what_is_fetched_ahead() -> None:
+    """An extension's kernel reads on the current stream what the lane is still copying."""
+    with harness.managed("cuda"):
+        address = torch.Tensor.data_ptr.__wrapped__  # type: ignore[attr-defined]
+        for step in range(5):
+            x, into = _large(step), _large(-1)
+            torch.ops.lms.access(into)
+            send_away(x)
+            assert torch.ops.lms.fetch(x)
+            _copy_unseen(address(into), address(x), x.numel() * x.element_size())
+            assert bool((into.cpu() == step).all())
+            assert bool((x.cpu() == step).all())
 
 
 def test_host_reads_during_the_copy_out() -> None:

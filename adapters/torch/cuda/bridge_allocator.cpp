@@ -39,11 +39,7 @@ c10::DataPtr BridgeAllocator::allocate(size_t n) {
   if (manager == nullptr) return native_->allocate(n);
   if (auto data = manager->allocate(n)) return data;
   auto data = manager->with_room<c10::DataPtr>(n, [&] { return native_->allocate(n); });
-  if (manager->in_pool()) manager->exclude(data.get());
-  if (static_cast<Bytes>(n) >= manager->min_block()) {
-    manager->note_allocation(data.get(),
-                             c10::cuda::getCurrentCUDAStream(manager->device().index()).stream());
-  }
+  manager->note_allocation(data.get(), static_cast<Bytes>(n));
   return data;
 }
 
@@ -98,7 +94,7 @@ void BridgeAllocator::resetPeakStats(Index device) {
 
 void BridgeAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
   CudaManager* manager = manager_on(stream.device_index());
-  if (manager != nullptr && manager->record_stream(data.get(), stream.stream())) return;
+  if (manager != nullptr && manager->record_stream(data, stream.stream())) return;
   native_->recordStream(data, stream);
 }
 

@@ -16,8 +16,9 @@ namespace lms::torch {
 class CudaManager;
 
 /// The bytes behind one CUDA storage. The storage's own DataPtr tells where they are: on the device
-/// it is PyTorch's, as allocated; while absent it points at the pinned host copy, so that kernels
-/// which LMS cannot see read and write the right bytes over the bus.
+/// it is PyTorch's, as allocated; while absent, and until somebody uses what has been fetched
+/// ahead, it points at the pinned host copy, so that kernels which LMS cannot see read and write
+/// the right bytes over the bus.
 class CudaBlock final : public StorageBlock {
  public:
   CudaBlock(CudaManager& manager, c10::StorageImpl& storage, Bytes size)
@@ -28,7 +29,8 @@ class CudaBlock final : public StorageBlock {
         manager_(manager) {}
   ~CudaBlock() override { slot.release(last_copy()); }
 
-  [[nodiscard]] bool alive() const override { return !storage.expired(); }
+  /// While `ahead` is there, its storage's end (delete_absent) still needs the block.
+  [[nodiscard]] bool alive() const override { return !storage.expired() || ahead_of_use; }
   void forgotten() noexcept override;
 
   /// The last copy from or to the slot, after which its memory may serve others.
@@ -36,6 +38,9 @@ class CudaBlock final : public StorageBlock {
 
   [[nodiscard]] bool used_on(cudaStream_t stream) const {
     return std::ranges::find(streams, stream) != streams.end();
+  }
+  void record(cudaStream_t stream) {
+    if (std::ranges::find(recorded, stream) == recorded.end()) recorded.push_back(stream);
   }
 
   c10::StorageImpl* key;
@@ -47,9 +52,20 @@ class CudaBlock final : public StorageBlock {
   cuda::EventPtr slot_used;   ///< the later of the two
   /// A copy out may still be reading the bytes on the device: whoever writes them waits.
   cuda::EventPtr being_copied;
-  void* place = nullptr;  ///< the bytes' place in the arena; null if they are elsewhere
+  /// Where the bytes have been fetched to, as long as nobody has used them there, and their storage
+  /// still points at the copy, which no flag mentions. Guarded by the engine's lock.
+  c10::DataPtr ahead;
+  bool ahead_of_use = false;  ///< there is `ahead`
+  void* place = nullptr;      ///< the bytes' place in the arena; null if they are elsewhere
   /// Streams that have used the device bytes since they came; each has waited for copied_in.
   c10::SmallVector<cudaStream_t, 2> streams;
+  /// The stream on which the program allocated the storage: its work comes before the death,
+  /// wherever the bytes are by then.
+  cudaStream_t home = nullptr;
+  /// Streams whose work comes before the death as well, says the program (record_stream): known of
+  /// the memory (DeviceArena::Stay, or PyTorch's allocator) while the bytes have some, and kept
+  /// here when they leave it.
+  c10::SmallVector<cudaStream_t, 2> recorded;
 
  private:
   friend class CudaManager;

@@ -62,10 +62,26 @@ CudaManager::CudaManager(int index)
 void CudaManager::start(const Options& settings) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   const c10::cuda::CUDAGuard guard(device_.index());
+  if (on()) {
+    start_with(settings, /*was_on=*/true);
+    return;
+  }
   auto& bridge = BridgeAllocator::instance();
-  const bool was_on = on();
-  if (!was_on) bridge.install();
-  auto* native = bridge.native();
+  bridge.install();
+  fraction_before_ = bridge.native()->getMemoryFraction(device_.index());
+  try {
+    start_with(settings, /*was_on=*/false);
+  } catch (...) {
+    on_ = false;
+    host_.reset();
+    bridge.native()->setMemoryFraction(fraction_before_, device_.index());
+    bridge.uninstall();
+    throw;
+  }
+}
+
+void CudaManager::start_with(const Settings& settings, bool was_on) {
+  auto* native = BridgeAllocator::instance().native();
   const auto [free, total] = native->getMemoryInfo(device_.index());
   const auto stats = native->getDeviceStats(device_.index());
   const Bytes reserved = current(stats.reserved_bytes);
@@ -78,7 +94,6 @@ void CudaManager::start(const Options& settings) {
   const Bytes host_limit =
       settings.host_limit >= 0 ? settings.host_limit : available_memory() / 5 * 4;
   if (!was_on) {
-    fraction_before_ = native->getMemoryFraction(device_.index());
     native_deleter_ = native->raw_deleter();
     if (!out_) out_.emplace(device_.index(), /*out=*/true);
     if (!in_) in_.emplace(device_.index(), /*out=*/false);
@@ -98,6 +113,7 @@ void CudaManager::start(const Options& settings) {
     std::lock_guard facts(facts_mutex_);
     segments_.clear();
     owners_.clear();
+    users_.clear();
     for (const auto& segment : native->snapshot({0, 0}, false).segments) {
       if (segment.device != device_.index() || segment.stream == nullptr) continue;
       segments_.push_back({segment.address, segment.address + segment.total_size,
@@ -155,6 +171,7 @@ void CudaManager::stop() {
   const c10::cuda::CUDAGuard guard(device_.index());
   auto& bridge = BridgeAllocator::instance();
   bridge.native()->setMemoryFraction(fraction_before_, device_.index());
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> held;
   {
     EngineLock lock = engine_.lock();
     const auto options = engine_.options(lock);
@@ -175,6 +192,7 @@ void CudaManager::stop() {
                         " are on the host and do not fit the device; they stay managed. Free "
                         "tensors, or move them to the CPU, and disable again");
     }
+    arrive_all(lock, held);
     std::vector<Block*> all;
     engine_.for_each(lock, [&](Block& block) { all.push_back(&block); });
     for (Block* block : all) engine_.remove(lock, *block);
@@ -186,7 +204,7 @@ void CudaManager::stop() {
   cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
   cuda::check(cudaStreamSynchronize(out_->stream()), "cudaStreamSynchronize");
   host_.reset();
-  if (arena_) arena_->trim();
+  empty_arena();
 }
 
 // Storages
@@ -211,9 +229,10 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
     CudaBlock& block = *found->second;
     const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-    const bool mine = is_away(block.state) ? data.get_deleter() == &delete_absent : on_device(data);
-    if (moving ||
-        (block.size == bytes && mine && (block.place == nullptr || block.place == data.get()))) {
+    const bool below = is_away(block.state) || block.ahead_of_use;
+    const bool mine = below ? data.get_deleter() == &delete_absent : on_device(data);
+    const bool in_place = below || block.place == nullptr || block.place == data.get();
+    if (moving || (block.size == bytes && mine && in_place)) {
       if (in_pool() && capturing() && !block.kept) engine_.keep(lock, block);
       return &block;
     }
@@ -227,6 +246,7 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
       engine_.add(lock, std::make_unique<CudaBlock>(*this, storage, bytes)));
   blocks_.emplace(&storage, &block);
   void* data = storage._mutable_data_ptr_no_checks().get();
+  block.home = owner_of(data);
   if (arena_ && arena_->owns(data)) {
     block.place = data;
     block.uid = arena_->uid_of(data);
@@ -238,7 +258,8 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
 
 void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
                            const std::optional<c10::Stream>& other) {
-  if (in_pool() && capturing()) return;  // capture_begin() has waited for every copy
+  // capture_begin() has waited for every copy, and nothing is fetched since.
+  if (in_pool() && capturing()) return;
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   std::optional<cudaStream_t> second;
   if (other && other->device() == device_) second = c10::cuda::CUDAStream(*other).stream();
@@ -249,6 +270,19 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
       if (block.copied_in) wait_on(stream, block.copied_in);
       block.streams.push_back(stream);
     }
+    if (block.ahead_of_use) {
+      arrive(block, *block.key);
+      // Until now kernels that LMS cannot see may have read the copy on this stream.
+      const c10::cuda::CUDAGuard guard(device_.index());
+      block.slot_used = cuda::Event::record(device_.index(), current);
+      block.has_copy = block.copy_valid = keeps_copies();
+      if (!block.has_copy) drop_copy(block);
+    }
+    if (use.writes && block.has_copy) {
+      // Whoever else came first has only read.
+      drop_copy(block);
+      block.has_copy = block.copy_valid = false;
+    }
     if (use.writes && block.being_copied) {
       wait_on(current, block.being_copied);
       if (second) wait_on(*second, block.being_copied);
@@ -257,13 +291,39 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
   }
 }
 
-void CudaManager::note_allocation(void* data, cudaStream_t stream) {
+void CudaManager::note_allocation(void* data, Bytes bytes) {
+  const bool pooled = in_pool();
+  if (!pooled && bytes < min_block()) return;
   std::lock_guard facts(facts_mutex_);
-  if (stream != nullptr) {
+  if (pooled) {
+    excluded_.insert(data);
+    if (excluded_.size() >= prune_excluded_at_) prune_excluded();
+  } else if (!excluded_.empty()) {
+    excluded_.erase(data);  // the pool has given it back
+  }
+  if (bytes < min_block()) return;
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+  // What a segment from before start() says of its addresses ends with them.
+  if (stream != nullptr || !segments_.empty()) {
     owners_[data] = stream;
   } else if (!owners_.empty()) {
     owners_.erase(data);
   }
+  if (!users_.empty()) users_.erase(data);
+}
+
+void CudaManager::prune_excluded() {
+  std::unordered_set<const void*> taken;
+  const auto snapshot = BridgeAllocator::instance().native()->snapshot({0, 0}, false);
+  for (const auto& segment : snapshot.segments) {
+    auto address = static_cast<std::uintptr_t>(segment.address);
+    for (const auto& block : segment.blocks) {
+      if (block.allocated) taken.insert(reinterpret_cast<const void*>(address));
+      address += block.size;
+    }
+  }
+  std::erase_if(excluded_, [&](const void* data) { return !taken.contains(data); });
+  prune_excluded_at_ = std::max(prune_excluded_at_, 2 * excluded_.size());
 }
 
 cudaStream_t CudaManager::owner_of(const void* data) {
@@ -301,11 +361,6 @@ void CudaManager::emulate_link(double rate) {
   in_->slow_down(slow_in);
 }
 
-void CudaManager::exclude(void* data) {
-  std::lock_guard facts(facts_mutex_);
-  excluded_.insert(data);
-}
-
 // Graph captures
 
 bool CudaManager::capturing() const {
@@ -316,11 +371,13 @@ bool CudaManager::capturing() const {
 void CudaManager::capture_begin() {
   const c10::cuda::CUDAGuard guard(device_.index());
   recipes().expose_small();
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> held;
   {
     EngineLock lock = engine_.lock();
     // What does not fit stays absent; the capture fails, with words, if it needs that.
     (void)engine_.return_all(lock);
     engine_.pause(lock);
+    arrive_all(lock, held);
   }
   cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
   cuda::check(cudaStreamSynchronize(out_->stream()), "cudaStreamSynchronize");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
 #include <functional>
@@ -30,9 +31,10 @@ namespace lms::torch {
 /// Stream order, which is all that keeps the bytes right: a copy out starts after everything that
 /// is queued on the streams that have used the block, and the stream that owns the memory goes on
 /// only after the copy, so that the allocator may hand the memory out again at once. A copy in
-/// starts after what the current stream has queued (the memory may still be in use there) and after
-/// the copy out; the current stream, and later every other stream that uses the block, goes on only
-/// after it. The host never waits.
+/// starts after what the current stream and the memory's owner have queued (the memory may still be
+/// in use there) and after the copy out; the current stream, and later every other stream that uses
+/// the block, goes on only after it. Whoever owns the memory, it serves others only after the work
+/// of the stream on which the program allocated the storage. The host never waits.
 class CudaManager final : public DeviceManager, private Mover, private Meter, private PilotDevice {
  public:
   explicit CudaManager(int index);
@@ -76,11 +78,13 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   /// after a reclaim if it throws c10::OutOfMemoryError all the same.
   template <typename Result>
   Result with_room(std::size_t bytes, const std::function<Result()>& allocate);
-  /// PyTorch's allocator has given memory at `data` on `stream`.
-  void note_allocation(void* data, cudaStream_t stream);
-  /// `stream` uses the memory too, says the user. False: it is not in the arena.
-  bool record_stream(void* data, cudaStream_t stream);
-  /// Gives free memory of the arena back to the driver.
+  /// PyTorch's allocator has given `bytes` at `data` on the current stream. What is of a private
+  /// pool is never managed.
+  void note_allocation(void* data, Bytes bytes);
+  /// `stream` uses the memory too, says the user. False: PyTorch's allocator is to be told.
+  bool record_stream(const c10::DataPtr& data, cudaStream_t stream);
+  /// Gives free memory of the arena back to the driver; not while a graph is captured, which no
+  /// wait for the device may interrupt.
   void empty_arena();
   [[nodiscard]] const DeviceArena* arena() const { return arena_.get(); }
   void allow_peer(int peer);
@@ -91,8 +95,6 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void begin_pool() { ++pools_; }
   void end_pool() { --pools_; }
   [[nodiscard]] bool in_pool() const { return pools_.load(std::memory_order_relaxed) > 0; }
-  /// Memory of a private pool is never managed.
-  void exclude(void* data);
 
  private:
   friend class CudaBlock;
@@ -126,6 +128,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void show(Stage stage, bool begins) noexcept override;
   void say(const std::string& line) override;
 
+  void start_with(const Settings& settings, bool was_on);
   /// The memory fraction that makes PyTorch's allocator keep to `limit`.
   [[nodiscard]] double fraction_of(Bytes limit, std::size_t total) const;
   [[nodiscard]] bool may_manage(const c10::StorageImpl& storage);
@@ -133,12 +136,26 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   /// The storage still has the memory on the device that the block stands for.
   [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
   [[nodiscard]] cudaStream_t owner_of(const void* data);
+  /// With facts_mutex_.
+  void prune_excluded();
   void begin_pressure();
 
   // Recipes
   /// True if what is dropped needs the bytes behind `data`, whose storage is dying: they live on.
   bool keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr data);
   void adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage);
+
+  /// The storage points at where its bytes have been fetched to from now on, if they have.
+  void arrive(CudaBlock& block, c10::StorageImpl& storage);
+  /// Likewise every storage; `held` must outlive the lock.
+  void arrive_all(EngineLock& lock, std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held);
+
+  // Streams
+  /// Notes who has been said to use the memory, which the block is about to leave.
+  void inherit_users(CudaBlock& block, const void* data);
+  /// The block has come to memory that `owner` will use next: after whoever must be done with it.
+  void claim(const CudaBlock& block, const c10::DataPtr& data, cudaStream_t owner);
+  [[nodiscard]] c10::cuda::CUDAStream stream_of(cudaStream_t stream) const;
 
   // Copies
   /// The next user of the block's memory comes after everybody who has used it.
@@ -147,6 +164,8 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void prepare_copy_out(CudaBlock& block, const void* data);
   cuda::EventPtr copy_out(const CudaBlock& block, const HostSlot& to, const void* from);
   cuda::EventPtr copy_in(const CudaBlock& block, void* to);
+  /// There is room below for copies of what is on the device.
+  [[nodiscard]] bool keeps_copies() const;
   /// Bytes of the arena that a plan's budget counts.
   [[nodiscard]] Bytes used_by_plan() const;
   /// `stream` goes on only after `event`; timed where laps are.
@@ -205,7 +224,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   /// The limit was given, not found: then it is kept even where the device has more.
   std::atomic<bool> strict_{true};
 
-  std::mutex facts_mutex_;                                ///< guards the three below; innermost
+  std::mutex facts_mutex_;                                ///< guards the four below; innermost
   std::unordered_map<const void*, cudaStream_t> owners_;  ///< allocations off the default stream
   struct Segment {
     std::uintptr_t begin, end;
@@ -213,6 +232,9 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   };
   std::vector<Segment> segments_;             ///< off the default stream, from before start()
   std::unordered_set<const void*> excluded_;  ///< memory of private pools
+  std::size_t prune_excluded_at_ = 1024;      ///< so many: what is free again is looked for
+  /// Streams that were said to use memory of PyTorch's allocator.
+  std::unordered_map<const void*, c10::SmallVector<cudaStream_t, 2>> users_;
 
   std::atomic<std::int64_t> host_allocated_{0};  ///< bytes of all slots ever taken
   std::atomic<int> pools_{0};

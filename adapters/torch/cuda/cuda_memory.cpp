@@ -251,7 +251,7 @@ void CudaManager::yield_to_native(Bytes bytes) {
   const Bytes end = arena_->end_for(budget);
   if (arena_->top() > end) (void)clear(end, arena_->top() - end);
   arena_->set_budget(budget);
-  arena_->trim();
+  empty_arena();
 }
 
 void CudaManager::operator_ended() {
@@ -259,10 +259,51 @@ void CudaManager::operator_ended() {
   yield_to_native(0);
 }
 
-bool CudaManager::record_stream(void* data, cudaStream_t stream) {
-  if (!arena_ || !arena_->owns(data)) return false;
-  arena_->add_user(data, stream);
-  return true;
+bool CudaManager::record_stream(const c10::DataPtr& data, cudaStream_t stream) {
+  if (data.get_deleter() == &delete_absent) {
+    EngineLock lock = engine_.lock();
+    static_cast<CudaBlock*>(data.get_context())->record(stream);
+    return true;
+  }
+  if (arena_ && arena_->owns(data.get())) {
+    arena_->add_user(data.get(), stream);
+    return true;
+  }
+  std::lock_guard facts(facts_mutex_);
+  auto& users = users_[data.get()];
+  if (std::ranges::find(users, stream) == users.end()) users.push_back(stream);
+  return false;
+}
+
+void CudaManager::inherit_users(CudaBlock& block, const void* data) {
+  if (block.place != nullptr) {
+    for (const cudaStream_t stream : arena_->users_of(block.place)) block.record(stream);
+    return;
+  }
+  std::lock_guard facts(facts_mutex_);
+  if (users_.empty()) return;
+  const auto found = users_.find(data);
+  if (found == users_.end()) return;
+  for (const cudaStream_t stream : found->second) block.record(stream);
+  users_.erase(found);
+}
+
+c10::cuda::CUDAStream CudaManager::stream_of(cudaStream_t stream) const {
+  return stream == nullptr ? c10::cuda::getDefaultCUDAStream(device_.index())
+                           : c10::cuda::getStreamFromExternal(stream, device_.index());
+}
+
+void CudaManager::claim(const CudaBlock& block, const c10::DataPtr& data, cudaStream_t owner) {
+  const auto add = [&](cudaStream_t stream) {
+    if (stream == owner) return;
+    if (block.place != nullptr) {
+      arena_->add_user(block.place, stream);
+    } else {
+      BridgeAllocator::instance().native()->recordStream(data, stream_of(stream));
+    }
+  };
+  add(block.home);
+  for (const cudaStream_t stream : block.recorded) add(stream);
 }
 
 void CudaManager::make_plain(c10::StorageImpl& storage) {
@@ -275,14 +316,14 @@ void CudaManager::make_plain(c10::StorageImpl& storage) {
       bytes, [&] { return BridgeAllocator::instance().native()->allocate(bytes); });
   cuda::check(cudaMemcpyAsync(fresh.get(), data, bytes, cudaMemcpyDeviceToDevice, stream),
               "cudaMemcpyAsync");
-  note_allocation(fresh.get(), stream);
+  note_allocation(fresh.get(), static_cast<Bytes>(bytes));
   const cudaStream_t main = main_stream_;
   if (stream != main) cuda::Event::record(device_.index(), stream)->block(main);
   storage.set_data_ptr_noswap(std::move(fresh));  // the old place is free, and its block unknown
 }
 
 void CudaManager::empty_arena() {
-  if (arena_) arena_->trim();
+  if (arena_ && !capturing()) arena_->trim();
 }
 
 void CudaManager::allow_peer(int peer) {

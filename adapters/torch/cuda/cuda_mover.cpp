@@ -17,15 +17,31 @@ void CudaManager::delete_absent(void* context) {
   auto* block = static_cast<CudaBlock*>(context);
   auto& manager = block->manager_;
   try {
-    // A kernel that LMS cannot see may still be reading the copy over the bus, on this stream.
-    const c10::cuda::CUDAGuard guard(manager.device_.index());
-    const auto stream = c10::cuda::getCurrentCUDAStream(manager.device_.index()).stream();
-    if (block->copied_out) block->copied_out->block(stream);
-    block->slot_used = Event::record(manager.device_.index(), stream);
+    // A kernel that LMS cannot see may still be reading the copy over the bus.
+    const int index = manager.device_.index();
+    const c10::cuda::CUDAGuard guard(index);
+    if (block->copied_out) block->copied_out->block(block->home);
+    if (block->ahead_of_use) block->copied_in->block(block->home);
+    for (const cudaStream_t stream : block->recorded) {
+      if (stream != block->home) Event::record(index, stream)->block(block->home);
+    }
+    block->slot_used = Event::record(index, block->home);
   } catch (const std::exception&) {
     // The runtime is being torn down: nothing runs any more.
   }
   const BlockUid uid = block->uid;
+  if (block->ahead_of_use) {
+    c10::DataPtr ahead;  // dies without the lock, and says of what is in the arena whose it was
+    EngineLock lock = manager.engine_.lock();
+    ahead = std::exchange(block->ahead, {});
+    block->ahead_of_use = false;
+    block->slot.release(block->last_copy());
+    if (block->place != nullptr) return;
+    manager.engine_.remove(lock, *block);
+    lock.unlock();
+    manager.pilot_.released(uid);
+    return;
+  }
   if (manager.recipes().any()) {
     c10::DataPtr data{block->slot.data(), block, &delete_absent, manager.device_};
     if (manager.keep_for_recipes(*block, uid, std::move(data))) return;
@@ -70,20 +86,23 @@ void CudaManager::delete_in_arena(void* data) {
   manager->pilot_.released(stay->uid);
   if (manager->on() || manager->arena_->used() > 0) return;
   try {
-    manager->arena_->trim();
+    manager->empty_arena();
   } catch (const std::exception&) {
     // As above.
   }
 }
 
 void CudaManager::prepare_copy_out(CudaBlock& block, const void* data) {
-  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  for (const cudaStream_t stream : {current, owner_of(data)}) {
-    if (block.used_on(stream)) continue;
+  const auto add = [&](cudaStream_t stream) {
+    if (block.used_on(stream)) return;
     // Whoever is in the list has waited; a block that came ahead has been waited for by nobody.
     if (block.copied_in) wait_on(stream, block.copied_in);
     block.streams.push_back(stream);
-  }
+  };
+  add(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
+  add(owner_of(data));
+  add(block.home);
+  for (const cudaStream_t stream : block.recorded) add(stream);
   for (cudaStream_t stream : block.streams) {
     out_->wait_for(Event::record(device_.index(), stream));
   }
@@ -104,9 +123,39 @@ void CudaManager::release_in_order(CudaBlock& block, const void* data) {
   }
 }
 
+void CudaManager::arrive(CudaBlock& block, c10::StorageImpl& storage) {
+  if (!block.ahead_of_use) return;
+  block.ahead_of_use = false;
+  if (!block.recorded.empty()) claim(block, block.ahead, owner_of(block.ahead.get()));
+  c10::DataPtr absent = storage.set_data_ptr(std::exchange(block.ahead, {}));
+  absent.release_context();  // the storage lives on; only its address has changed
+}
+
+void CudaManager::arrive_all(EngineLock& lock,
+                             std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held) {
+  engine_.for_each(lock, [&](Block& base) {
+    auto& block = static_cast<CudaBlock&>(base);
+    if (!block.ahead_of_use) return;
+    auto storage = block.storage.lock();
+    if (!storage) return;
+    arrive(block, *storage);
+    block.slot.release(block.last_copy());
+    held.push_back(std::move(storage));
+  });
+}
+
+bool CudaManager::keeps_copies() const {
+  const auto host = host_->stats();
+  return host.used <= host.limit / 4 * 3;
+}
+
 std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
+  if (storage && block.ahead_of_use) {
+    arrive(block, *storage);
+    clean = true;  // nobody has used it, and the copy is there
+  }
   if (!storage || !holds(*storage, block)) return std::nullopt;
   void* const data = storage->_mutable_data_ptr_no_checks().get();
   const cuda::ScopedRange range(clean ? "evict, clean" : "evict", block.size);
@@ -114,6 +163,7 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   pilot_.wake();
   const c10::cuda::CUDAGuard guard(device_.index());
   Bytes copied = 0;
+  inherit_users(block, data);
   if (clean) {
     release_in_order(block, data);
   } else {
@@ -143,6 +193,7 @@ std::optional<Bytes> CudaManager::copy_below(Block& base) {
   HostSlot slot = host_->acquire(block.size);
   host_allocated_ += round_up(block.size, HostArena::kAlignment);
   const void* data = storage->_mutable_data_ptr_no_checks().get();
+  inherit_users(block, data);
   prepare_copy_out(block, data);
   block.copied_out = block.slot_used = copy_out(block, slot, data);
   block.being_copied = block.copied_out;
@@ -171,7 +222,9 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   c10::DataPtr fresh;
   // What recipes need must not die unheard, as PyTorch's memory does.
-  const bool in_arena = serves(current) || (block.origin && serves(main_stream_));
+  const bool in_arena =
+      serves(current) || serves(block.home) || (block.origin && serves(main_stream_));
+  const cudaStream_t owner = in_arena ? main_stream_.load() : block.home;
   if (in_arena) {
     const Bytes home = pilot_.home_of(block);
     fresh = take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
@@ -180,25 +233,40 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
     block.place = fresh.get();
     arena_->set_block(block.place, &block);
   } else {
+    // PyTorch's allocator is not told whom to wait for when it dies: the program's own order holds.
+    const c10::cuda::CUDAStreamGuard on_home(stream_of(owner));
     fresh = c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(block.size));
     block.place = nullptr;
   }
+  claim(block, fresh, owner);
   in_->wait_for(Event::record(index, current));
-  if (in_arena && current != main_stream_) in_->wait_for(Event::record(index, main_stream_));
+  if (owner != current) in_->wait_for(Event::record(index, owner));
+  if (block.home != current && block.home != owner) {
+    in_->wait_for(Event::record(index, block.home));
+  }
   in_->wait_for(block.copied_out);
   block.copied_in = block.slot_used = copy_in(block, fresh.get());
-  if (ahead) {
-    block.streams.clear();
-    if (block.place != nullptr) arena_->set_arriving(block.place, block.copied_in);
-  } else {
-    wait_on(current, block.copied_in);
-    block.streams = {current};
+  block.streams.clear();
+  const auto wait_here = [&](cudaStream_t stream) {
+    wait_on(stream, block.copied_in);
+    block.streams.push_back(stream);
+  };
+  if (!ahead) wait_here(current);
+  // It may die before its owner has used it.
+  if (!block.used_on(owner)) {
+    if (in_arena) {
+      arena_->set_arriving(block.place, block.copied_in);
+    } else {
+      wait_here(owner);
+    }
   }
 
-  c10::DataPtr absent = storage->set_data_ptr(std::move(fresh));
-  absent.release_context();  // the storage lives on; only its address has changed
-  const auto host = host_->stats();
-  block.has_copy = host.used <= host.limit / 4 * 3;
+  block.ahead = std::move(fresh);
+  block.ahead_of_use = true;
+  block.has_copy = false;
+  if (ahead) return block.size;  // who uses it, and waits for the copy, sees it
+  arrive(block, *storage);
+  block.has_copy = keeps_copies();
   if (!block.has_copy) block.slot.release(block.last_copy());
   return block.size;
 }
@@ -219,9 +287,13 @@ bool CudaManager::relocate(Block& base) {
   // whoever still reads them.
   if (block.being_copied) wait_on(main, block.being_copied);
   if (block.copied_in && !block.used_on(main)) wait_on(main, block.copied_in);
-  for (cudaStream_t stream : block.streams) {
-    if (stream != main) wait_on(main, Event::record(index, stream));
+  inherit_users(block, block.place);
+  for (const auto& streams : {block.streams, block.recorded}) {
+    for (cudaStream_t stream : streams) {
+      if (stream != main) wait_on(main, Event::record(index, stream));
+    }
   }
+  if (block.home != main) wait_on(main, Event::record(index, block.home));
   cuda::check(cudaMemcpyAsync(place, block.place, static_cast<std::size_t>(block.size),
                               cudaMemcpyDeviceToDevice, main),
               "cudaMemcpyAsync");
@@ -230,6 +302,7 @@ bool CudaManager::relocate(Block& base) {
   block.streams = {main};
   arena_->disown(std::exchange(block.place, place));
   arena_->set_block(place, &block);
+  claim(block, fresh, main);
   (void)storage->set_data_ptr(std::move(fresh));  // the old place is free
   return true;
 }

@@ -80,8 +80,10 @@ PilotDevice::Room CudaManager::room() {
     EngineLock lock = engine_.lock();
     (void)engine_.reclaim(lock, INT64_MAX);
   }
-  BridgeAllocator::instance().native()->emptyCache({0, 0});
-  arena_->move_window();
+  if (!capturing()) {  // both wait for the device
+    BridgeAllocator::instance().native()->emptyCache({0, 0});
+    arena_->move_window();
+  }
   update_capacity();
   return {.arena = planned_room(), .page = arena_->page(), .addresses = true};
 }

@@ -71,9 +71,7 @@ void CudaManager::in_order(const std::function<void()>& work) {
   const c10::cuda::CUDAGuard here(index);
   cuda::Event::record(index, current)->block(main);
   {
-    const c10::cuda::CUDAStreamGuard guard(main == nullptr
-                                               ? c10::cuda::getDefaultCUDAStream(index)
-                                               : c10::cuda::getStreamFromExternal(main, index));
+    const c10::cuda::CUDAStreamGuard guard(stream_of(main));
     work();
   }
   cuda::Event::record(index, main)->block(current);
@@ -97,6 +95,7 @@ bool CudaManager::drop(Block& base, Bytes most) {
   mark_pressed();
   pilot_.wake();
   const c10::cuda::CUDAGuard guard(device_.index());
+  inherit_users(block, block.place);
   release_in_order(block, block.place);
   if (block.slot) block.slot.release(block.last_copy());
   block.copied_in.reset();
@@ -148,6 +147,7 @@ void CudaManager::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageIm
     block.place = data;
     arena_->hand_over(data, block);
   }
+  claim(block, made._mutable_data_ptr_no_checks(), current);
   c10::DataPtr dropped = storage.set_data_ptr(made.set_data_ptr({nullptr, device_}));
   dropped.release_context();  // the storage lives on; only its address has changed
 }

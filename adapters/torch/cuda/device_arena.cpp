@@ -224,6 +224,12 @@ void DeviceArena::add_user(const void* data, cudaStream_t stream) {
   }
 }
 
+c10::SmallVector<cudaStream_t, 2> DeviceArena::users_of(const void* data) {
+  const Guard guard(mutex_);
+  const Stay* stay = find(data);
+  return stay == nullptr ? c10::SmallVector<cudaStream_t, 2>() : stay->users;
+}
+
 void DeviceArena::disown(const void* data) {
   const Guard guard(mutex_);
   if (Stay* stay = find(data)) {

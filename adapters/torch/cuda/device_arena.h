@@ -43,7 +43,7 @@ class DeviceArena {
     BlockUid uid = 0;                         ///< 0: has left, or nobody's
     CudaBlock* block = nullptr;               ///< guarded by the engine's lock; null: not tracked
     cuda::EventPtr arriving;                  ///< a copy in that the main stream has not waited for
-    c10::SmallVector<cudaStream_t, 2> users;  ///< other streams that were said to use it
+    c10::SmallVector<cudaStream_t, 2> users;  ///< other streams to wait for when it goes
   };
 
   /// Takes exactly these addresses, or returns null.
@@ -74,6 +74,7 @@ class DeviceArena {
   void unlink(const void* data, const CudaBlock* block) noexcept;
   void set_arriving(const void* data, cuda::EventPtr event);
   void add_user(const void* data, cudaStream_t stream);
+  [[nodiscard]] c10::SmallVector<cudaStream_t, 2> users_of(const void* data);
   /// The bytes leave, but their block lives on: give() will not tell whose they were.
   void disown(const void* data);
 
