@@ -437,10 +437,12 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     // A child cannot compute: what it finds, it reads.
     (void)engine_.rematerialise_all(*fork_lock_);
     engine_.settle(*fork_lock_);
+    pilot_.before_fork();
     if (mover_.store) mover_.store->on_fork_prepare();
   }
   void after_fork() {
     if (mover_.store) mover_.store->on_fork_parent();
+    pilot_.after_fork();
     fork_lock_.reset();
   }
   void in_child() {
@@ -450,7 +452,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
                      [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
     engine_.pause(*fork_lock_);
     forked_ = true;
-    pilot_.abandon();
+    pilot_.in_child();
     recipes().abandon();
     drops_everything_ = false;
     fork_lock_.reset();

@@ -32,11 +32,15 @@ Bytes bytes_needed(const StepShape& shape) {
 
 }  // namespace
 
-Pilot::~Pilot() { stop(); }
+Pilot::~Pilot() {
+  stop();
+  const Guard guard(planner_mutex_);
+  if (planner_) planner_->join();
+}
 
 void Pilot::start(const Options& options) {
-  stop();
-  const Guard guard(mutex_);
+  Lock lock(mutex_);
+  stop_locked(lock);
   options_ = options;
   mode_ = Mode::kLearning;
   log_.clear();
@@ -53,18 +57,41 @@ void Pilot::start(const Options& options) {
   stats_ = {};
   said_ = 0;
   below_ = TierBelow::kRoomy;
+  if (options.enabled) power_ = State::kAsleep;
 }
 
 void Pilot::stop() {
-  awake_ = false;
-  if (planner_.joinable()) planner_.join();
-  planner_done_ = false;
-  const Guard guard(mutex_);
+  Lock lock(mutex_);
+  stop_locked(lock);
+}
+
+void Pilot::stop_locked(Lock& lock) {
+  // Asleep, no thread begins another job; the one that there is may be using the device.
+  power_ = State::kOff;
+  planned_->wait(lock, [this] { return idle(job_); });
   show_step(false);
   stop_timing();
-  original_.reset();
-  in_making_.reset();
-  failure_.clear();
+  job_.reset();
+}
+
+void Pilot::before_fork() {
+  planner_mutex_.lock();
+  mutex_.lock();
+}
+
+void Pilot::after_fork() {
+  mutex_.unlock();
+  planner_mutex_.unlock();
+}
+
+void Pilot::in_child() {
+  power_ = State::kOff;
+  job_.reset();  // the planner, which is no more, has its own reference
+  (void)planner_.release();
+  // Threads that are no more may be waiting for it.
+  (void)planned_.release();
+  planned_ = std::make_unique<std::condition_variable>();
+  after_fork();
 }
 
 BlockUid Pilot::new_uid() noexcept {
@@ -76,7 +103,7 @@ BlockUid Pilot::new_uid() noexcept {
 
 Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
                                        ReplayCost replay_cost) {
-  if (!awake() || !options_.enabled) return Recording::kNo;
+  if (!awake()) return Recording::kNo;
   static thread_local std::vector<Order> reused;
   std::vector<Order> orders = std::move(reused);
   orders.clear();
@@ -86,6 +113,7 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
   std::shared_ptr<const Script> followed;  // the orders refer to it
   {
     const Guard guard(mutex_);
+    if (!awake()) return Recording::kNo;  // it has been started anew just now
     now_ = {key, name, repeatable, replay_cost, true};
     begin_locked();
     // What the host does between two steps is none of the operators' time.
@@ -117,11 +145,9 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     // What has been computed again is none of the operator's time.
     const bool computed =
         std::ranges::any_of(orders, [](const Order& order) { return order.task == Task::kRemake; });
-    if (computed) {
-      const Guard guard(mutex_);
-      if (timing_) device_.restart_lap();
-    }
-    device_.begin_lap();
+    const Guard guard(mutex_);
+    if (timing_ && computed) device_.restart_lap();
+    if (timing_) device_.begin_lap();
   }
   reused = std::move(orders);
   return recording;
@@ -135,7 +161,7 @@ void Pilot::begin_locked() {
 }
 
 void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
-  if (!awake() || !options_.enabled) return;
+  if (!awake()) return;
   const Guard guard(mutex_);
   if (!now_.running) return;
   for (const Use& use : uses) touch_locked(use);
@@ -157,7 +183,7 @@ void Pilot::touch_locked(const Use& use) {
 }
 
 void Pilot::restart_operator() {
-  if (!awake() || !options_.enabled) return;
+  if (!awake()) return;
   const Guard guard(mutex_);
   if (!now_.running) return;
   if (timing_) device_.restart_lap();
@@ -169,28 +195,28 @@ void Pilot::restart_operator() {
 }
 
 void Pilot::end_operator() {
-  if (!awake() || !options_.enabled) return;
-  bool launch_due = false;
+  if (!awake()) return;
+  std::shared_ptr<Job> job;
   {
     const Guard guard(mutex_);
     if (!now_.running) return;
     now_.running = false;
     if (walking()) {
       if (timing_) device_.lap();
-      if (walk_->end()) launch_due = step_started();
+      if (walk_->end()) job = step_started();
     } else {
       log_.end_operator();
       look_for_known();
       if (!walking()) look_for_new();
     }
   }
-  if (launch_due) launch();
+  if (job) launch(job);
 }
 
 void Pilot::mark_step() {
-  if (!awake() || !options_.enabled) return;
+  if (!awake()) return;
   const Guard guard(mutex_);
-  if (walking()) return;
+  if (!awake() || walking()) return;
   log_.mark_step();
   look_for_new();
 }
@@ -198,8 +224,9 @@ void Pilot::mark_step() {
 // Allocations
 
 Bytes Pilot::allocating(BlockUid uid, Bytes bytes) {
-  if (!awake() || !options_.enabled) return kNoAddress;
+  if (!awake()) return kNoAddress;
   const Guard guard(mutex_);
+  if (!awake()) return kNoAddress;
   Bytes address = kNoAddress;
   bytes = round_up(bytes, kRounding);
   if (walking() && !walk_->alloc(uid, bytes, &address)) {
@@ -211,7 +238,7 @@ Bytes Pilot::allocating(BlockUid uid, Bytes bytes) {
 }
 
 void Pilot::released(BlockUid uid) {
-  if (uid == 0 || !awake() || !options_.enabled) return;
+  if (uid == 0 || !awake()) return;
   const Guard guard(mutex_);
   blocks_.erase(uid);
   if (walking()) {
@@ -303,14 +330,14 @@ void Pilot::stop_timing() {
 }
 
 bool Pilot::timing_due() const {
-  if (original_ || script_->hopeless) return false;
+  if (job_ || script_->hopeless) return false;
   // Times are taken once to plan, once more where the plan itself has changed them, and of the plan
   // that is kept, to be shown.
   const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
   return mode_ == Mode::kTracking || (settled && !(script_->refined && script_->measured));
 }
 
-bool Pilot::step_started() {
+std::shared_ptr<Pilot::Job> Pilot::step_started() {
   show_step(false);
   if (mode_ == Mode::kFollowing) {
     ++stats_.steps;
@@ -320,13 +347,18 @@ bool Pilot::step_started() {
   }
   if (timing_) {
     timing_ = false;
-    timed_names_ = walk_->take_names();
-    return true;
+    job_ = std::make_shared<Job>();
+    job_->original = script_;
+    // A refined plan stays: it is only to be seen what became of it.
+    if (!script_->refined) job_->made = std::make_shared<Script>(*script_);
+    job_->names = walk_->take_names();
+    job_->options = options_;
+    return job_;
   }
-  if (planner_done_) take_over();
+  if (job_ && job_->done) take_over();
   timing_ = timing_due();
   if (timing_ && mode_ == Mode::kFollowing) walk_->keep_names();
-  return false;
+  return nullptr;
 }
 
 // Learning
@@ -421,7 +453,8 @@ std::shared_ptr<const Pilot::Measured> Pilot::measured() {
 }
 
 void Pilot::wait_for_plan() {
-  if (planner_.joinable()) planner_.join();
+  Lock lock(mutex_);
+  planned_->wait(lock, [this] { return idle(job_); });
 }
 
 }  // namespace lms

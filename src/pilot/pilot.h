@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -22,14 +23,14 @@ class PilotDevice {
   virtual ~PilotDevice() = default;
 
   /// Times operators: laps are counted from 0, each from the one before (the first from start) to
-  /// what is queued now. start_laps() and lap() are called with the pilot's lock held.
+  /// what is queued now. These four are called with the pilot's lock held.
   virtual void start_laps() = 0;
   /// What there was to do before the lap's operator has been queued: what lies on the device from
   /// now on is the operator's.
   virtual void begin_lap() {}
   virtual void lap() = 0;
   /// The lap's operator begins only now (anew, if it has failed): until now the device has stood
-  /// still, or computed something else. With the pilot's lock held.
+  /// still, or computed something else.
   virtual void restart_lap() {}
 
   struct Laps {
@@ -38,7 +39,8 @@ class PilotDevice {
     std::vector<MeasuredOperator> operators;
     std::vector<MeasuredCopy> copies;  ///< that were begun in one of the laps
   };
-  /// All laps. Waits for the device; called by the planning thread.
+  /// All laps. Waits for the device; called by the planning thread. No laps are begun or dropped
+  /// meanwhile.
   virtual Laps finish_laps() = 0;
   /// Nobody will ask for the laps that are being timed. Called with the pilot's lock held.
   virtual void drop_laps() {}
@@ -65,7 +67,7 @@ class PilotDevice {
   /// from it. `addresses`: as Pilot::addresses_for(). Throws whatever that throws.
   virtual void remake_ghost(BlockUid /*uid*/, const std::vector<Bytes>& /*addresses*/) {}
   virtual void drop_ghost(BlockUid /*uid*/) {}
-  /// No plan counts on ghosts any more. Called with the pilot's lock held.
+  /// No plan counts on ghosts any more.
   virtual void drop_ghosts() {}
 
   enum class Stage : std::uint8_t {
@@ -119,14 +121,28 @@ class Pilot {
   Pilot(const Pilot&) = delete;
   Pilot& operator=(const Pilot&) = delete;
 
-  /// Forgets everything and starts anew.
+  /// Forgets everything and starts anew. Other threads may be inside any function meanwhile. Waits
+  /// for the plan that is being made, and with it for the device; no lock of the engine may be
+  /// held.
   void start(const Options& options);
   void stop();
-  /// In a child after fork(): the planning thread is the parent's, and so may be a held lock.
-  void abandon() noexcept { awake_ = false; }
+
+  /// Around fork(), with the engine's lock held (where there is one): in the child there is no
+  /// planning thread, and nothing is planned before the next start().
+  void before_fork();
+  void after_fork();
+  void in_child();
+
   /// Blocks have begun to leave: from now on there is something to plan.
-  void wake() { awake_.store(true, std::memory_order_relaxed); }
-  [[nodiscard]] bool awake() const { return awake_.load(std::memory_order_relaxed); }
+  void wake() {
+    State asleep = State::kAsleep;
+    if (power_.load(std::memory_order_relaxed) == asleep) {
+      power_.compare_exchange_strong(asleep, State::kAwake);
+    }
+  }
+  [[nodiscard]] bool awake() const {
+    return power_.load(std::memory_order_relaxed) == State::kAwake;
+  }
   /// How full the tier below is. While it is filling up, all operators are recorded that can be run
   /// again: what finds no room below can then be dropped. Under a plan, which is to need less of
   /// it, only once it is nearly full.
@@ -192,7 +208,7 @@ class Pilot {
   };
   /// The last; null if there is none.
   [[nodiscard]] std::shared_ptr<const Measured> measured();
-  /// Until no plan is being made. Not to be called within an operator.
+  /// Until no plan is being made. Not to be called within an operator, nor with locks.
   void wait_for_plan();
 
  private:
@@ -205,10 +221,24 @@ class Pilot {
     BlockUid uid;
     const std::vector<Bytes>* addresses = nullptr;  ///< of the script, for kRemake
   };
+  /// A plan that is being made, from the end of the timed step on. Until `done`, which the pilot's
+  /// lock guards, it is the planner's alone.
+  struct Job {
+    std::shared_ptr<Script> original;  ///< what was timed
+    std::shared_ptr<Script> made;      ///< a copy, to be planned; null: it is only to be looked at
+    Walk::Names names;                 ///< of the step that was timed
+    Options options;
+    std::string failure;
+    std::shared_ptr<const Measured> measured;
+    bool done = false;
+  };
   using Guard = std::lock_guard<std::mutex>;
+  using Lock = std::unique_lock<std::mutex>;
   /// More words about the same thing would only annoy.
   static constexpr int kMostLines = 3;
 
+  [[nodiscard]] static bool idle(const std::shared_ptr<Job>& job) { return !job || job->done; }
+  void stop_locked(Lock& lock);
   void begin_locked();
   void touch_locked(const Use& use);
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
@@ -228,22 +258,25 @@ class Pilot {
   void look_for_known();
   void look_for_new();
   void walk_along(std::shared_ptr<Script> script, Walk walk);
-  /// The walk is at the start of a step. True if planning is to be launched.
-  bool step_started();
+  /// The walk is at the start of a step. The job that is to be launched, or null.
+  std::shared_ptr<Job> step_started();
   [[nodiscard]] bool timing_due() const;
   void stop_timing();
   void show_step(bool runs);
   void take_over();
-  void launch();
-  void plan_in_background();
-  void make_plan_of(Script& script, const PilotDevice::Laps& laps);
-  [[nodiscard]] bool take_kept(Script& script, PlanCache& cache, const std::string& key) const;
-  void search_plan_of(Script& script);
-  void keep_measured(const PilotDevice::Laps& laps);
+  void launch(const std::shared_ptr<Job>& job);
+  void find_room(Job& job);
+  void plan(Job& job);
+  void finish(Job& job);
+  void make_plan_of(Script& script, const Options& options, const PilotDevice::Laps& laps);
+  [[nodiscard]] static bool take_kept(Script& script, PlanCache& cache, const std::string& key);
+  static void search_plan_of(Script& script, const Options& options);
+  static void keep_measured(Job& job, const PilotDevice::Laps& laps);
 
   Engine& engine_;
   PilotDevice& device_;
-  std::atomic<bool> awake_{false};
+  enum class State : std::uint8_t { kOff, kAsleep, kAwake };
+  std::atomic<State> power_{State::kOff};
   std::atomic<TierBelow> below_{TierBelow::kRoomy};
 
   std::mutex mutex_;  ///< guards all below
@@ -277,14 +310,13 @@ class Pilot {
   int said_ = 0;
   bool ghosts_due_ = false;  ///< the device is to be told that nobody counts on ghosts
 
-  std::thread planner_;
-  std::atomic<bool> planner_done_{false};
+  std::shared_ptr<Job> job_;  ///< the last, until it has been taken over
   std::shared_ptr<const Measured> measured_;
-  Walk::Names timed_names_;           ///< of the step that was timed; the planner's
-  std::shared_ptr<Script> original_;  ///< what was timed, and is being planned
-  /// The copy on which the planner works, alone; null: it only looks at what was measured.
-  std::shared_ptr<Script> in_making_;
-  std::string failure_;
+  std::unique_ptr<std::condition_variable> planned_ =
+      std::make_unique<std::condition_variable>();  ///< a job is done
+
+  std::mutex planner_mutex_;  ///< guards the thread; whoever holds it waits for no other lock
+  std::unique_ptr<std::thread> planner_;
 };
 
 }  // namespace lms

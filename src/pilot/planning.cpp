@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/background.h"
@@ -12,72 +13,78 @@
 
 namespace lms {
 
-void Pilot::launch() {
-  std::shared_ptr<Script> script;
-  {
-    const Guard guard(mutex_);
-    if (original_ || !script_) return;
-    script = script_;
-    original_ = script;
-    // A refined plan stays: it is only to be seen what became of it.
-    in_making_ = script->refined ? nullptr : std::make_shared<Script>(*script);
-  }
-  if (script->planned) {
-    if (in_making_) {
-      in_making_->refined = true;
-      in_making_->room = device_.still_room(script->room);
-    }
-  } else {
+void Pilot::launch(const std::shared_ptr<Job>& job) {
+  find_room(*job);
+  if (!job->options.in_foreground) {
     try {
-      const auto room = device_.room();
-      in_making_->room = room.arena;
-      in_making_->page = room.page;
-      in_making_->addresses = room.addresses;
-    } catch (const std::exception& error) {
-      failure_ = error.what();
+      const Guard guard(planner_mutex_);
+      if (planner_) planner_->join();  // it has done its job: there is only one at a time
+      planner_.reset();
+      planner_ = std::make_unique<std::thread>([this, job] {
+        run_in_background();
+        plan(*job);
+        finish(*job);
+      });
+      return;
+    } catch (const std::system_error&) {
+      // There are no more threads: the step waits.
     }
   }
-  if (planner_.joinable()) planner_.join();
-  planner_done_ = false;
-  if (options_.in_foreground) {
-    plan_in_background();
-  } else {
-    planner_ = std::thread([this] {
-      run_in_background();
-      plan_in_background();
-    });
+  plan(*job);
+  finish(*job);
+}
+
+void Pilot::find_room(Job& job) {
+  if (!job.made) return;
+  try {
+    if (job.made->planned) {
+      job.made->refined = true;
+      job.made->room = device_.still_room(job.original->room);
+      return;
+    }
+    const auto room = device_.room();
+    job.made->room = room.arena;
+    job.made->page = room.page;
+    job.made->addresses = room.addresses;
+  } catch (const std::exception& error) {
+    job.failure = error.what();
   }
 }
 
-void Pilot::plan_in_background() {
+void Pilot::plan(Job& job) {
   const ShownStage shown(device_, PilotDevice::Stage::kPlanning);
   try {
     const PilotDevice::Laps laps = device_.finish_laps();
-    if (!failure_.empty()) throw Error(std::string(failure_));
-    keep_measured(laps);
-    if (in_making_) make_plan_of(*in_making_, laps);
+    if (!job.failure.empty()) return;
+    keep_measured(job, laps);
+    if (job.made) make_plan_of(*job.made, job.options, laps);
   } catch (const std::exception& error) {
-    failure_ = error.what();
+    job.failure = error.what();
   }
-  planner_done_ = true;
 }
 
-void Pilot::keep_measured(const PilotDevice::Laps& laps) {
-  if (!original_->planned || laps.operators.size() != original_->size()) return;
+void Pilot::finish(Job& job) {
+  const Guard guard(mutex_);
+  if (job.measured) measured_ = job.measured;
+  job.done = true;
+  planned_->notify_all();
+}
+
+void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
+  if (!job.original->planned || laps.operators.size() != job.original->size()) return;
   auto kept = std::make_shared<Measured>();
-  kept->script = original_;
+  kept->script = job.original;
   kept->timeline.operators = laps.operators;
   for (const MeasuredCopy& copy : laps.copies) {
     // What the step does not use may have been moved, too.
-    const auto name = timed_names_.find(copy.uid);
-    if (name == timed_names_.end()) continue;
+    const auto name = job.names.find(copy.uid);
+    if (name == job.names.end()) continue;
     kept->timeline.copies.push_back({name->second, copy.out, copy.begin_ms, copy.end_ms});
   }
-  const Guard guard(mutex_);
-  measured_ = std::move(kept);
+  job.measured = std::move(kept);
 }
 
-void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
+void Pilot::make_plan_of(Script& script, const Options& options, const PilotDevice::Laps& laps) {
   Trace& trace = script.shape.trace;
   for (std::size_t i = 0; i < trace.operators.size() && i < laps.operators.size(); ++i) {
     TraceOperator& op = trace.operators[i];
@@ -96,12 +103,12 @@ void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
     }
   }
   script.link = device_.link();
-  PlanCache cache(options_.plan_cache);
-  const std::string key = options_.plan_cache.empty()
+  PlanCache cache(options.plan_cache);
+  const std::string key = options.plan_cache.empty()
                               ? std::string()
-                              : plan_key(script.shape, script.page, options_.search.recompute);
+                              : plan_key(script.shape, script.page, options.search.recompute);
   script.kept = !script.planned && !key.empty() && take_kept(script, cache, key);
-  if (!script.kept) search_plan_of(script);
+  if (!script.kept) search_plan_of(script, options);
   script.finish();
   if (key.empty() || script.kept) return;
   (void)cache.keep({.key = key,
@@ -112,7 +119,7 @@ void Pilot::make_plan_of(Script& script, const PilotDevice::Laps& laps) {
 }
 
 /// The plan of an earlier start, for the times of this one.
-bool Pilot::take_kept(Script& script, PlanCache& cache, const std::string& key) const {
+bool Pilot::take_kept(Script& script, PlanCache& cache, const std::string& key) {
   auto found = cache.find(key, script.shape.trace, script.room);
   if (!found || found->made.placement.allocations.empty() == script.addresses) return false;
   script.plan = std::move(found->made.step.plan);
@@ -122,11 +129,11 @@ bool Pilot::take_kept(Script& script, PlanCache& cache, const std::string& key) 
   return true;
 }
 
-void Pilot::search_plan_of(Script& script) {
+void Pilot::search_plan_of(Script& script, const Options& options) {
   // A plan that is followed is left for one that is faster, and not for less than can be seen.
   constexpr double kMuchFaster = 0.995;
   const Trace& trace = script.shape.trace;
-  SearchOptions search = options_.search;
+  SearchOptions search = options.search;
   Plan before;
   double before_ms = 0;
   if (script.planned) {
@@ -160,19 +167,18 @@ void Pilot::search_plan_of(Script& script) {
 }
 
 void Pilot::take_over() {
-  planner_done_ = false;
-  const auto original = std::exchange(original_, nullptr);
-  auto made = std::exchange(in_making_, nullptr);
+  const auto job = std::exchange(job_, nullptr);
+  const auto& original = job->original;
+  const auto& made = job->made;
   if (!made) {
     original->measured = true;
-    failure_.clear();
     return;
   }
   if (original->planned) ++stats_.refined;
-  if (const std::string failure = std::exchange(failure_, {}); !failure.empty()) {
+  if (!job->failure.empty()) {
     original->hopeless = original->refined = true;
     // If it failed only the second time, the plan that there is will do.
-    if (!original->planned && said_++ < kMostLines) device_.say("no plan: " + failure);
+    if (!original->planned && said_++ < kMostLines) device_.say("no plan: " + job->failure);
     return;
   }
   const auto found = std::ranges::find(scripts_, original);
