@@ -209,6 +209,17 @@ def test_memory_that_a_pool_has_given_back() -> None:
 
 
 @on_model
+def test_memory_of_a_pool_from_before() -> None:
+    """A graph that was captured before has its addresses."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.full((1 << 23,), 1.0, device="cuda")
+    with managed(arena=True):
+        x.clone()
+        assert torch.ops.lms.state(x) == "unmanaged"
+
+
+@on_model
 def test_an_enable_that_fails_leaves_nothing() -> None:
     """Neither the allocator nor the state of being enabled."""
     torch.cuda.synchronize()

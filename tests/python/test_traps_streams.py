@@ -189,7 +189,7 @@ def test_unseen_read_of_what_is_fetched_ahead() -> None:
     with harness.managed("cuda"):
         address = torch.Tensor.data_ptr.__wrapped__  # type: ignore[attr-defined]
         for step in range(5):
-            x, into = _large(step), _large(-1)
+            x, into = stream_programs.large(step), stream_programs.large(-1)
             torch.ops.lms.access(into)
             send_away(x)
             assert torch.ops.lms.fetch(x)

@@ -115,7 +115,16 @@ void CudaManager::start_with(const Settings& settings, bool was_on) {
     owners_.clear();
     users_.clear();
     for (const auto& segment : native->snapshot({0, 0}, false).segments) {
-      if (segment.device != device_.index() || segment.stream == nullptr) continue;
+      if (segment.device != device_.index()) continue;
+      if (segment.owner_private_pool_id != c10::MempoolId_t{0, 0}) {
+        // A graph's, that was captured before: it has the addresses.
+        auto address = static_cast<std::uintptr_t>(segment.address);
+        for (const auto& block : segment.blocks) {
+          if (block.allocated) excluded_.insert(reinterpret_cast<const void*>(address));
+          address += block.size;
+        }
+      }
+      if (segment.stream == nullptr) continue;
       segments_.push_back({segment.address, segment.address + segment.total_size,
                            static_cast<cudaStream_t>(segment.stream)});
     }
