@@ -1,6 +1,6 @@
 # LMS: `make demo` and `make test` do all of their own set-up. See CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-newest bench build vendor format check-format tidy clean reference
+.PHONY: help demo test test-sanitizers test-gpu test-newest bench build vendor format check-format tidy clean reference
 
 ARGS ?=
 FILES ?=
@@ -13,6 +13,9 @@ demo:  ## train a brain segmentation in memory, then in less than a third of it 
 
 test:  ## all tests that need no GPU
 	@scripts/test.sh
+
+test-sanitizers:  ## the C++ tests of the core under sanitizers (ARGS=--if-new: unless they have passed)
+	@scripts/test_sanitizers.sh $(ARGS)
 
 test-gpu:  ## the tests on a GPU, with the machine's own python3 (PYTHON) and its PyTorch
 	@scripts/test_gpu.sh
