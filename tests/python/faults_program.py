@@ -140,9 +140,11 @@ class Sweep:
         failures = 0
         for key, value in self.expected.items():
             same: list[bool] = []
-            failures += self.insist(
-                key, lambda key=key, value=value: same.append(torch.equal(state[key], value))
-            )
+
+            def look(key: str = key, value: torch.Tensor = value, same: list[bool] = same) -> None:
+                same.append(torch.equal(state[key], value))
+
+            failures += self.insist(key, look)
             if same != [True]:
                 raise Wrong(f"{key} has other bytes")
         return failures

@@ -1,4 +1,7 @@
-"""System calls of the CPU's tier that fail, in a real process: an error, or all bytes right."""
+"""The CPU's tier in a real process whose system calls fail, and in one that is killed.
+
+An error, or all bytes right; and a trainer that saves resumes as if nothing had been.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,22 @@ def test_each_call_fails_once(preloaded: Path, tmp_path: Path, setting: str, str
     for kind, errors in steps["errors"].items():
         # A short transfer is no error.
         assert errors == 0 if kind == "short" else errors > 0, (kind, steps)
+
+
+def test_a_killed_trainer_resumes(preloaded: Path, tmp_path: Path) -> None:
+    """Killed before operators, and before system calls of evictions: the bits are the same."""
+    files = tmp_path / "files"
+    files.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(HERE / "faults_trainer.py"), str(preloaded), str(tmp_path), "1"],
+        env={**environment(preloaded), "LMS_DIR": str(files)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout)
+    assert result["kills"] >= 6, "they live too long"
+    assert result["killed"] == [result["plain"]] * 6
+    assert result["left"] == [], "a killed process leaves no file"
