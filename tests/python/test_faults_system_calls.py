@@ -1,0 +1,74 @@
+"""The CPU's tier in a real process whose system calls fail, and in one that is killed.
+
+An error, or all bytes right; and a trainer that saves resumes as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that has system calls fail."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not here")
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = HERE / "faults_preload.cpp"
+    command = [compiler, "-std=c++17", "-O1", "-shared", "-fPIC", str(source), "-o", str(library)]
+    subprocess.run([*command, "-ldl"], check=True)
+    return library
+
+
+def environment(library: Path) -> dict[str, str]:
+    """For a process in which the library is preloaded."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": str(library), "LMS_VERIFY": "0"}
+
+
+@pytest.mark.parametrize(("setting", "stride"), [("lru", 5), ("stress", 41), ("drop", 211)])
+def test_each_call_fails_once(preloaded: Path, tmp_path: Path, setting: str, stride: int) -> None:
+    """Errors reach the program, which goes on; the bytes are those of a run without LMS."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "faults_program.py"), str(preloaded), setting, str(stride)],
+        env={**environment(preloaded), "LMS_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = json.loads(done.stdout)["steps"]
+    assert steps["calls"] > 100
+    for kind, errors in steps["errors"].items():
+        # A short transfer is no error.
+        assert errors == 0 if kind == "short" else errors > 0, (kind, steps)
+
+
+def test_a_killed_trainer_resumes(preloaded: Path, tmp_path: Path) -> None:
+    """Killed before operators, and before system calls of evictions: the bits are the same."""
+    files = tmp_path / "files"
+    files.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(HERE / "faults_trainer.py"), str(preloaded), str(tmp_path), "1"],
+        env={**environment(preloaded), "LMS_DIR": str(files)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout)
+    assert result["kills"] >= 6, "they live too long"
+    assert result["killed"] == [result["plain"]] * 6
+    assert result["left"] == [], "a killed process leaves no file"
