@@ -20,13 +20,14 @@ namespace lms::torch::testing {
 /// CPU management for the length of a scope, with small blocks.
 class ManagedCpu {
  public:
-  explicit ManagedCpu(Bytes limit, bool stress = false, bool drop = false) {
+  explicit ManagedCpu(Bytes limit, bool stress = false, bool drop = false, bool plan = true) {
     settings_.limit = limit;
     settings_.host_limit = 256 * kMiB;
     settings_.min_block = 4 * kKiB;
     settings_.directory = ::testing::TempDir();
     settings_.stress = stress;
     settings_.drop = drop;
+    settings_.plan = plan;
     enable_device("cpu", settings_);
     before_ = device_stats(*active_manager(c10::kCPU));
   }
