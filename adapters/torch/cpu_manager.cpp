@@ -119,22 +119,7 @@ class CpuMover final : public Mover {
     }
     return true;
   }
-  bool rematerialise(Block& base) override {
-    auto& block = static_cast<CpuBlock&>(base);
-    // Kernels make new memory; a tensor's address on the CPU never changes.
-    const Recipes::Made made = recipes->remake(block, {});
-    if (digest(made.storage->data(), block) != block.dropped) {
-      throw Error("LMS: " + format_bytes(block.size) +
-                  " that were computed again have other contents than before: somebody has written "
-                  "them, or what they are computed from, by a pointer that LMS did not see; call "
-                  "torch.ops.lms.access(tensor) before, or turn recompute off");
-    }
-    block.region.renew();
-    std::memcpy(block.region.data(), made.storage->data(),
-                static_cast<std::size_t>(block.region.size()));
-    recipes->made(block);
-    return true;
-  }
+  bool rematerialise(Block& base, const std::function<void()>& take) override;
   bool copy_matches(Block& block) override {
     // The file's bytes, read beside those in memory.
     PagedRegion& memory = region(block);
@@ -360,6 +345,20 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     allocator_.native->raw_deleter()(data);
   }
 
+  /// The memory of a pinned storage that nobody else has moves to a dropped block's address. False
+  /// if it cannot.
+  bool adopt(c10::StorageImpl& made, CpuBlock& block) {
+    EngineLock lock = engine_.lock();
+    auto* const other = static_cast<CpuBlock*>(find(lock, made));
+    if (other == nullptr) return false;
+    const void* const address = other->region.data();
+    if (!block.region.renew_with(other->region)) return false;
+    blocks_.erase(address);
+    engine_.remove(lock, *other);
+    (void)made.set_data_ptr({nullptr, c10::kCPU}).release_context();
+    return true;
+  }
+
   static inline CpuManager* instance = nullptr;  ///< callbacks of C have no context
 
  private:
@@ -469,6 +468,34 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   std::atomic<std::int64_t> from_driver_{0};
   std::atomic<std::int64_t> from_reclaim_{0};
 };
+
+// Kernels make new memory; a tensor's address on the CPU never changes.
+bool CpuMover::rematerialise(Block& base, const std::function<void()>& take) {
+  auto& block = static_cast<CpuBlock&>(base);
+  Recipes::Made made = recipes->remake(block, {});
+  if (digest(made.storage->data(), block) != block.dropped) {
+    throw Error("LMS: " + format_bytes(block.size) +
+                " that were computed again have other contents than before: somebody has written "
+                "them, or what they are computed from, by a pointer that LMS did not see; call "
+                "torch.ops.lms.access(tensor) before, or turn recompute off");
+  }
+  if (CpuManager::instance->adopt(*made.storage, block)) {
+    made.pins.release();  // it counts no more, and the block does not yet
+    try {
+      take();
+    } catch (...) {
+      block.region.discard();
+      throw;
+    }
+  } else {
+    take();
+    block.region.renew();
+    std::memcpy(block.region.data(), made.storage->data(),
+                static_cast<std::size_t>(block.region.size()));
+  }
+  recipes->made(block);
+  return true;
+}
 
 void CpuBlock::forgotten() noexcept { manager_.blocks_.erase(region.data()); }
 

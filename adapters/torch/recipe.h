@@ -33,6 +33,10 @@ struct Origin {
   static constexpr std::size_t kNoResult = SIZE_MAX;
 
   explicit Origin(c10::weak_intrusive_ptr<c10::StorageImpl> alive) : storage(std::move(alive)) {}
+  /// Chains of recipes, however long, are taken apart one link after the other.
+  ~Origin();
+  Origin(const Origin&) = delete;
+  Origin& operator=(const Origin&) = delete;
 
   BlockUid uid = 0;
   Bytes bytes = 0;
@@ -46,6 +50,8 @@ struct Origin {
   std::uint32_t version = 0;  ///< writes so far
   std::uint32_t depth = 0;    ///< of recipes that need recipes; 0 without one
   bool dropped = false;
+  /// Replays that are still to read it: it is not dropped.
+  std::uint32_t wanted = 0;
   std::uint64_t visit = 0;  ///< the last walk through the graph that has been here
   std::vector<std::weak_ptr<Origin>> dependents;  ///< whose recipes read it as it is now
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 #include "adapters/torch/device_manager.h"
@@ -60,6 +61,23 @@ bool covers_storage(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+Origin::~Origin() {
+  using Calls = std::vector<std::shared_ptr<const Call>>;
+  // Of the origin whose end is the cause of the others'.
+  static thread_local Calls* ending = nullptr;
+  Calls own;
+  Calls& all = ending != nullptr ? *ending : own;
+  std::ranges::move(calls, std::back_inserter(all));
+  std::ranges::move(calls_before, std::back_inserter(all));
+  if (ending != nullptr) return;
+  ending = &own;
+  while (!own.empty()) {
+    const auto last = std::move(own.back());
+    own.pop_back();
+  }
+  ending = nullptr;
+}
 
 // Who is who
 
@@ -323,63 +341,89 @@ void Recipes::save_statistics(Call& call, const c10::Stack& stack, std::size_t b
 
 // Before bytes change
 
-void Recipes::find_dropped(Origin& origin, std::vector<Dropped>& found, Trash& trash) {
-  for (const auto& weak : origin.dependents) {
-    const auto dependent = weak.lock();
-    if (!dependent) continue;
-    trash.origins.push_back(dependent);
-    if (std::exchange(dependent->visit, visit_) == visit_) continue;
-    if (const Storage storage = dependent->storage.lock()) {
-      trash.storages.push_back(storage);
-      if (dependent->dropped) found.push_back({dependent, storage});
-    } else if (!dependent->ghost) {
-      find_dropped(*dependent, found, trash);
+void Recipes::find_dropped(const Origin& origin, bool last, std::vector<Dropped>& found,
+                           Trash& trash) {
+  std::vector<const Origin*> sources{&origin};
+  while (!sources.empty()) {
+    const Origin& source = *sources.back();
+    sources.pop_back();
+    for (const auto& weak : source.dependents) {
+      const auto dependent = weak.lock();
+      if (!dependent) continue;
+      trash.origins.push_back(dependent);
+      if (std::exchange(dependent->visit, visit_) == visit_) continue;
+      const Storage storage = dependent->storage.lock();
+      if (storage) trash.storages.push_back(storage);
+      if (storage && dependent->dropped) {
+        found.push_back({dependent, storage});
+      } else if (!storage && !dependent->ghost) {
+        sources.push_back(dependent.get());
+      } else if (last) {
+        forget_recipe(*dependent, trash);
+      }
     }
   }
 }
 
+void Recipes::forget_recipe(Origin& origin, Trash& trash) {
+  trash.recipes.push_back(std::exchange(origin.calls, {}));
+  trash.recipes.push_back(std::exchange(origin.calls_before, {}));
+  origin.depth = 0;
+}
+
 void Recipes::forget(Origin& origin, Trash& trash) {
-  for (const auto& weak : std::exchange(origin.dependents, {})) {
-    const auto dependent = weak.lock();
-    if (!dependent) continue;
-    trash.origins.push_back(dependent);
-    trash.recipes.push_back(std::exchange(dependent->calls, {}));
-    trash.recipes.push_back(std::exchange(dependent->calls_before, {}));
-    dependent->depth = 0;
-    const bool here = !dependent->storage.expired() || dependent->ghost;
-    if (!here) forget(*dependent, trash);
+  std::vector<Origin*> sources{&origin};
+  while (!sources.empty()) {
+    Origin& source = *sources.back();
+    sources.pop_back();
+    for (const auto& weak : std::exchange(source.dependents, {})) {
+      const auto dependent = weak.lock();
+      if (!dependent) continue;
+      trash.origins.push_back(dependent);
+      forget_recipe(*dependent, trash);
+      const bool here = !dependent->storage.expired() || dependent->ghost;
+      if (!here) sources.push_back(dependent.get());
+    }
   }
 }
 
 void Recipes::before_write(std::span<c10::StorageImpl* const> storages) {
   for (c10::StorageImpl* storage : storages) {
-    const auto origin = find_origin(*storage);
-    if (!origin) {
+    if (const auto origin = find_origin(*storage)) {
+      before_write_of(origin);
+    } else {
       save_small(*storage);
-      continue;
     }
-    for (;;) {
-      std::vector<Dropped> dropped;
-      Trash trash;
-      {
-        const Guard guard(mutex_);
-        ++visit_;
-        find_dropped(*origin, dropped, trash);
-        if (dropped.empty()) {
-          forget(*origin, trash);
-          ++origin->version;
-          trash.recipes.push_back(std::exchange(origin->calls_before, std::move(origin->calls)));
-          origin->calls.clear();
-          break;
-        }
+  }
+}
+
+void Recipes::before_write_of(const std::shared_ptr<Origin>& origin) {
+  // What is there once is not dropped again, so that each round leaves less to be done.
+  Pins self;
+  for (;;) {
+    std::vector<Dropped> dropped;
+    Trash trash;
+    {
+      const Guard guard(mutex_);
+      ++visit_;
+      find_dropped(*origin, /*last=*/true, dropped, trash);
+      if (origin->dropped) dropped.push_back({origin, origin->storage.lock()});
+      if (dropped.empty()) {
+        forget(*origin, trash);
+        ++origin->version;
+        trash.recipes.push_back(std::exchange(origin->calls_before, std::move(origin->calls)));
+        origin->calls.clear();
+        return;
       }
-      const ReplayScope scope({});  // the operator does not use them
-      for (const Dropped& one : dropped) {
-        Pins pins;
-        pin(*one.storage, /*writes=*/false, pins);
-        const Guard guard(mutex_);
-        one.origin->dropped = false;
-      }
+    }
+    const ReplayScope scope({});  // the operator does not use them
+    for (const Dropped& one : dropped) {
+      const bool is_self = one.origin == origin;
+      Pins pins;
+      if (one.storage) pin(*one.storage, /*writes=*/false, is_self ? self : pins);
+      const Guard guard(mutex_);
+      one.origin->dropped = false;
+      if (!is_self) forget_recipe(*one.origin, trash);
     }
   }
 }

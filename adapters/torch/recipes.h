@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "adapters/torch/recipe.h"
+#include "adapters/torch/single_pass.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
@@ -61,7 +62,9 @@ class Recipes {
   /// It has run; its results are at stack[base] and after. A recipe that needs more than
   /// `most_depth` others, one after the other, is not kept.
   void commit(Draft draft, const c10::Stack& stack, std::size_t base, std::uint32_t most_depth);
-  /// Somebody is about to write these pinned storages. Runs what must run before.
+  /// Somebody is about to pin these storages for writing. Runs what must run before: with nothing
+  /// pinned for the writer, so that it takes no more memory than when it first ran. Throws what
+  /// that throws; then nothing is lost, and it may be called again.
   void before_write(std::span<c10::StorageImpl* const> storages);
   /// Somebody may write this storage unheard from now on: its address is out.
   void expose(c10::StorageImpl& storage);
@@ -131,23 +134,46 @@ class Recipes {
     std::shared_ptr<Origin> origin;
     Storage storage;
   };
-  /// What has been dropped and cannot be computed again without these bytes.
-  void find_dropped(Origin& origin, std::vector<Dropped>& found, Trash& trash);
+  /// What has been dropped and cannot be computed again without these bytes. `last`: nothing more
+  /// may be: the recipes of what is there are forgotten.
+  void find_dropped(const Origin& origin, bool last, std::vector<Dropped>& found, Trash& trash);
+  /// How its bytes came about.
+  static void forget_recipe(Origin& origin, Trash& trash);
   /// Nothing can be computed from its bytes any more.
   static void forget(Origin& origin, Trash& trash);
+  void before_write_of(const std::shared_ptr<Origin>& origin);
+  /// Something to be computed, and whose bytes that reads.
+  struct Step {
+    std::shared_ptr<Origin> origin;
+    std::vector<std::shared_ptr<const Call>> calls;
+    std::size_t result = Origin::kNoResult;
+    std::vector<std::shared_ptr<Origin>> reads;  ///< each once
+    Storage dropped;                             ///< that is to be filled; null: a ghost
+  };
+  class Order;
   Storage run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses, Pins& pins);
-  Storage bytes_of(const std::shared_ptr<Origin>& origin, std::uint32_t version, Pins& pins);
+  /// The calls of one step, whose sources are there.
+  Storage run_calls(const Step& step, const Order& order, Pins& pins);
+  Storage bytes_of(const std::shared_ptr<Origin>& origin, std::uint32_t version, const Order& order,
+                   Pins& pins);
   /// What a tensor other than the recipe's own lies in, pinned.
-  Storage source_of(const TensorSpec& spec, Pins& pins);
+  Storage source_of(const TensorSpec& spec, const Order& order, Pins& pins);
+  /// What its calls read of others, as they will be run. Under the lock.
+  [[nodiscard]] std::vector<const TensorSpec*> specs_read(const Origin& origin) const;
   /// Makes `self`, of `bytes`, by one kernel for the first calls, if there is one. Returns how many
   /// calls that has taken the place of.
   std::size_t run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
-                        Storage& self);
+                        const Order& order, Storage& self);
   /// Likewise, for a product, a sum, or a conversion, also of a product that is not there: 1 or 0.
   std::size_t run_single_pass(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
-                              Storage& self);
+                              const Order& order, Storage& self);
+  /// The pass that does what `call` did; `product`: the call before it that it does as well, if
+  /// there is one. Under the lock.
+  std::optional<SinglePass> find_pass(const Call& call, Bytes bytes,
+                                      std::shared_ptr<const Call>& product) const;
   /// The call that made a ghost without bytes, all of whose contents it is; null if there is none.
-  std::shared_ptr<const Call> maker_of_missing(const TensorSpec& spec);
+  /// Under the lock.
+  [[nodiscard]] std::shared_ptr<const Call> maker_of_missing(const TensorSpec& spec) const;
   void prune();
   /// No less than what must be on the device at once to compute these bytes again.
   Bytes bytes_at_once(const Origin& origin);

@@ -6,6 +6,7 @@
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/norm_chain.h"
 #include "adapters/torch/recipes.h"
+#include "adapters/torch/recipes_order.h"
 #include "adapters/torch/replay.h"
 #include "adapters/torch/single_pass.h"
 #include "base/error.h"
@@ -23,7 +24,7 @@ const void* address_in(c10::StorageImpl& storage, const TensorSpec& spec) {
 bool Recipes::drop(const StorageBlock& block, Bytes most) {
   Trash trash;
   const Guard guard(mutex_);
-  if (!block.origin || !known(*block.origin)) return false;
+  if (!block.origin || !known(*block.origin) || block.origin->wanted > 0) return false;
   Origin& origin = *block.origin;
   if (most < Mover::kUnlimited) {
     ++visit_;
@@ -33,14 +34,24 @@ bool Recipes::drop(const StorageBlock& block, Bytes most) {
 }
 
 Bytes Recipes::bytes_at_once(const Origin& origin) {
-  Bytes sum = origin.bytes;
-  for (const auto& call : origin.calls) {
-    for (const TensorSpec& spec : call->tensors) {
-      Origin* const input = spec.origin.get();
-      if (input == nullptr || input == &origin) continue;
-      if (std::exchange(input->visit, visit_) == visit_) continue;
-      const bool here = input->ghost || (!input->storage.expired() && !input->dropped);
-      sum += here ? input->bytes : bytes_at_once(*input);
+  Bytes sum = 0;
+  std::vector<const Origin*> away{&origin};
+  while (!away.empty()) {
+    const Origin& one = *away.back();
+    away.pop_back();
+    sum += one.bytes;
+    for (const auto& call : one.calls) {
+      for (const TensorSpec& spec : call->tensors) {
+        Origin* const input = spec.origin.get();
+        if (input == nullptr || input == &origin) continue;
+        if (std::exchange(input->visit, visit_) == visit_) continue;
+        const bool here = input->ghost || (!input->storage.expired() && !input->dropped);
+        if (here) {
+          sum += input->bytes;
+        } else {
+          away.push_back(input);
+        }
+      }
     }
   }
   return sum;
@@ -66,29 +77,32 @@ void Recipes::pin(c10::StorageImpl& storage, bool writes, Pins& pins) {
 }
 
 Recipes::Storage Recipes::bytes_of(const std::shared_ptr<Origin>& origin, std::uint32_t version,
-                                   Pins& pins) {
-  Storage storage;
+                                   const Order& order, Pins& pins) {
+  Storage storage = order.find(*origin);
   {
     const Guard guard(mutex_);
     if (origin->version != version) {
       throw Error("LMS: internal error: what a recipe reads has been written since");
     }
-    storage = origin->storage.lock();
+    if (!storage) storage = origin->storage.lock();
     if (!storage) storage = origin->ghost;
   }
+  // Not one of the order's: a kernel that would have done without it could not run.
   if (!storage) return run(origin, {}, pins);
   pin(*storage, /*writes=*/false, pins);
   return storage;
 }
 
-Recipes::Storage Recipes::source_of(const TensorSpec& spec, Pins& pins) {
-  if (spec.source == TensorSpec::Source::kOrigin) return bytes_of(spec.origin, spec.version, pins);
+Recipes::Storage Recipes::source_of(const TensorSpec& spec, const Order& order, Pins& pins) {
+  if (spec.source == TensorSpec::Source::kOrigin) {
+    return bytes_of(spec.origin, spec.version, order, pins);
+  }
   const Guard guard(mutex_);
   return share(spec.small->storage);
 }
 
 std::size_t Recipes::run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
-                               Storage& self) {
+                               const Order& order, Storage& self) {
   NormChains* const chains = manager_.norm_chains();
   if (chains == nullptr || !chains->available()) return 0;
   const auto chain = find_norm_chain(calls, manager_.device());
@@ -97,7 +111,7 @@ std::size_t Recipes::run_chain(std::span<const std::shared_ptr<const Call>> call
   std::vector<Storage> held;  // until the kernel has been queued
   const auto address_of = [&](const TensorSpec* spec) -> const void* {
     if (spec == nullptr) return nullptr;
-    return address_in(*held.emplace_back(source_of(*spec, inputs)), *spec);
+    return address_in(*held.emplace_back(source_of(*spec, order, inputs)), *spec);
   };
   NormChainMemory memory;
   Storage made;
@@ -121,9 +135,8 @@ std::size_t Recipes::run_chain(std::span<const std::shared_ptr<const Call>> call
   return chain->calls;
 }
 
-std::shared_ptr<const Call> Recipes::maker_of_missing(const TensorSpec& spec) {
+std::shared_ptr<const Call> Recipes::maker_of_missing(const TensorSpec& spec) const {
   if (spec.source != TensorSpec::Source::kOrigin) return nullptr;
-  const Guard guard(mutex_);
   const Origin& origin = *spec.origin;
   const bool missing = origin.storage.expired() && !origin.ghost && known(origin);
   if (!missing || origin.version != spec.version || origin.calls.size() != 1 ||
@@ -133,28 +146,60 @@ std::shared_ptr<const Call> Recipes::maker_of_missing(const TensorSpec& spec) {
   return origin.calls.front();
 }
 
-std::size_t Recipes::run_single_pass(std::span<const std::shared_ptr<const Call>> calls,
-                                     Bytes bytes, Storage& self) {
+std::optional<SinglePass> Recipes::find_pass(const Call& call, Bytes bytes,
+                                             std::shared_ptr<const Call>& product) const {
   SinglePasses* const passes = manager_.single_passes();
-  const Call& call = *calls.front();
   const c10::Device device = manager_.device();
-  if (passes == nullptr || !passes->available()) return 0;
-  std::shared_ptr<const Call> product;  // that `found` refers to
+  if (passes == nullptr || !passes->available()) return std::nullopt;
   auto found = find_product(call, device);
   if (!found) found = find_sum(call, device);
   if (!found && (found = find_cast(call, device))) {
-    product = maker_of_missing(*found->input);
-    const auto whole = product ? find_cast_of_product(*product, call, device) : std::nullopt;
-    if (whole) found = whole;
+    auto maker = maker_of_missing(*found->input);
+    if (const auto whole = maker ? find_cast_of_product(*maker, call, device) : std::nullopt) {
+      found = whole;
+      product = std::move(maker);
+    }
   }
-  if (!found || found->bytes() != bytes) return 0;
+  if (!found || found->bytes() != bytes) return std::nullopt;
+  return found;
+}
+
+std::vector<const TensorSpec*> Recipes::specs_read(const Origin& origin) const {
+  std::vector<const TensorSpec*> specs;
+  std::size_t done = 0;
+  std::shared_ptr<const Call> product;
+  if (!origin.calls.empty() && origin.result == 0) {
+    // What is missing is not made for a kernel that does without it.
+    const auto pass = find_pass(*origin.calls.front(), origin.bytes, product);
+    if (pass && product) {
+      specs = {pass->input, pass->other};
+      done = 1;
+    }
+  }
+  for (const auto& call : std::span(origin.calls).subspan(done)) {
+    for (const TensorSpec& spec : call->tensors) specs.push_back(&spec);
+  }
+  std::erase_if(specs, [](const TensorSpec* spec) { return spec == nullptr || !spec->origin; });
+  return specs;
+}
+
+std::size_t Recipes::run_single_pass(std::span<const std::shared_ptr<const Call>> calls,
+                                     Bytes bytes, const Order& order, Storage& self) {
+  std::shared_ptr<const Call> product;  // that `found` refers to
+  std::optional<SinglePass> found;
+  {
+    const Guard guard(mutex_);
+    found = find_pass(*calls.front(), bytes, product);
+  }
+  if (!found) return 0;
   Pins inputs;
-  const Storage input = source_of(*found->input, inputs);
-  const Storage other = found->other != nullptr ? source_of(*found->other, inputs) : Storage();
-  Storage made = take_memory(device, bytes);
-  if (!passes->launch(*found, address_in(*input, *found->input),
-                      other ? address_in(*other, *found->other) : nullptr,
-                      made->_mutable_data_ptr_no_checks().get())) {
+  const Storage input = source_of(*found->input, order, inputs);
+  const Storage other =
+      found->other != nullptr ? source_of(*found->other, order, inputs) : Storage();
+  Storage made = take_memory(manager_.device(), bytes);
+  if (!manager_.single_passes()->launch(*found, address_in(*input, *found->input),
+                                        other ? address_in(*other, *found->other) : nullptr,
+                                        made->_mutable_data_ptr_no_checks().get())) {
     return 0;
   }
   ++manager_.chains_replayed;
@@ -164,37 +209,48 @@ std::size_t Recipes::run_single_pass(std::span<const std::shared_ptr<const Call>
 
 Recipes::Storage Recipes::run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses,
                               Pins& pins) {
-  std::vector<std::shared_ptr<const Call>> calls;
-  std::size_t result = 0;
-  {
-    const Guard guard(mutex_);
-    calls = origin->calls;
-    result = origin->result;
+  Order order(*this, origin);
+  for (const Step& step : order.dropped()) {
+    const ReplayScope scope({});
+    Pins once;
+    pin(*step.dropped, /*writes=*/false, once);
+    order.is_there(step);
   }
-  if (calls.empty()) throw Error("LMS: internal error: dropped bytes have no recipe");
+  for (const Step& step : order.ghosts()) {
+    const ReplayScope scope({});
+    Pins once;
+    order.put(step, run_calls(step, order, once));
+  }
   const ReplayScope scope(std::move(addresses));
+  return run_calls(order.goal(), order, pins);
+}
+
+Recipes::Storage Recipes::run_calls(const Step& step, const Order& order, Pins& pins) {
+  const Bytes bytes = step.origin->bytes;
+  if (step.calls.empty()) throw Error("LMS: internal error: dropped bytes have no recipe");
   Storage self;
-  if (result == Origin::kNoResult) self = take_memory(manager_.device(), origin->bytes);
+  if (step.result == Origin::kNoResult) self = take_memory(manager_.device(), bytes);
   std::size_t done = 0;
-  if (result == 0) done = run_chain(calls, origin->bytes, self);
-  if (result == 0 && done == 0) done = run_single_pass(calls, origin->bytes, self);
+  if (step.result == 0) done = run_chain(step.calls, bytes, order, self);
+  if (step.result == 0 && done == 0) done = run_single_pass(step.calls, bytes, order, self);
   if (done > 0) pin(*self, /*writes=*/false, pins);
-  for (const auto& call : std::span(calls).subspan(done)) {
+  for (const auto& call : std::span(step.calls).subspan(done)) {
     Pins inputs;
     std::vector<Storage> storages;
     for (const TensorSpec& spec : call->tensors) {
-      storages.push_back(spec.source == TensorSpec::Source::kSelf ? self : source_of(spec, inputs));
+      storages.push_back(spec.source == TensorSpec::Source::kSelf ? self
+                                                                  : source_of(spec, order, inputs));
     }
     std::vector<Storage> saved;
-    for (const TensorSpec& spec : call->saved) saved.push_back(source_of(spec, inputs));
+    for (const TensorSpec& spec : call->saved) saved.push_back(source_of(spec, order, inputs));
     const NumericsScope numerics(call->numerics);
     // The first call makes the storage, the others write it.
-    const std::size_t wanted = self ? Origin::kNoResult : result;
+    const std::size_t wanted = self ? Origin::kNoResult : step.result;
     Storage made = run_call(*call, storages, saved, wanted, manager_.device());
     if (!self) self = std::move(made);
     pin(*self, /*writes=*/false, pins);
   }
-  if (static_cast<Bytes>(self->nbytes()) != origin->bytes) {
+  if (static_cast<Bytes>(self->nbytes()) != bytes) {
     throw Error("LMS: internal error: computing a tensor again gave another size");
   }
   return self;
@@ -231,7 +287,7 @@ bool Recipes::keep_bytes(const StorageBlock& block, Trash& trash) {
     return false;
   }
   ++visit_;
-  find_dropped(*origin, dropped, trash);
+  find_dropped(*origin, /*last=*/false, dropped, trash);
   if (!dropped.empty()) return true;
   forget(*origin, trash);
   return false;

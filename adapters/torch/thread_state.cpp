@@ -48,26 +48,27 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
   c10::SmallVector<Use, 16> uses;
   c10::SmallVector<c10::StorageImpl*, 4> written;
   EngineLock lock = manager.engine().lock();
-  for (const StorageUse& use : storages) {
-    if (use.storage->device() != manager.device()) continue;
-    Block* block = manager.find_or_track(lock, *use.storage);
-    const bool held = block != nullptr && holds(block, use.writes);
-    if (block != nullptr && !held) uses.push_back({block, use.writes});
-    // Once an operator: its parts write what it writes.
-    if (use.writes && !held && manager.recipes().any()) written.push_back(use.storage);
-  }
+  const auto find_uses = [&] {
+    uses.clear();
+    for (const StorageUse& use : storages) {
+      if (use.storage->device() != manager.device()) continue;
+      Block* block = manager.find_or_track(lock, *use.storage);
+      const bool held = block != nullptr && holds(block, use.writes);
+      if (block != nullptr && !held) uses.push_back({block, use.writes});
+      // Once an operator: its parts write what it writes.
+      if (use.writes && !held && manager.recipes().any()) written.push_back(use.storage);
+    }
+  };
+  find_uses();
   // A replay is not the step's, and writes nothing that recipes know.
   const bool replays = thread_state().replay != nullptr;
-  const auto note_writes = [&] {
-    if (written.empty() || replays) return;
-    if (lock.owns()) lock.unlock();
+  if (!written.empty() && !replays) {
+    lock.unlock();
     manager.recipes().before_write(written);
     lock.lock();
-  };
-  if (uses.empty()) {
-    note_writes();
-    return;
+    find_uses();
   }
+  if (uses.empty()) return;
   const auto sum_of_uses = [&] {
     std::unordered_set<const Block*> seen;
     Bytes sum = 0;
@@ -88,7 +89,6 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
     throw_out_of_memory(manager, bytes, full.what());
   }
   for (const Use& use : uses) held_.push_back({&manager, use});
-  note_writes();
   manager.note_use(lock, uses, stream);
   if (!replays) manager.pilot().touch(lock, uses);
 }

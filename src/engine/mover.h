@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "engine/block.h"
@@ -40,9 +41,14 @@ class Mover {
   virtual bool drop(Block& /*block*/, Bytes /*most*/) { return false; }
   static constexpr Bytes kUnlimited = INT64_MAX;
   /// Computes a dropped block's bytes again. May use the engine, for what they are computed from;
-  /// never for the block itself. False if the storage is gone or no longer the adapter's. Throws
-  /// whatever computing them throws, with nothing changed.
-  virtual bool rematerialise(Block& /*block*/) { return false; }
+  /// never for the block itself. `take` makes room for the block and counts its bytes, where the
+  /// engine does that itself: to be called once, when nothing else is held any more that can be
+  /// let go of, and before the block has its memory; it throws OutOfMemory or TierFull. False if
+  /// the storage is gone or no longer the adapter's. Throws whatever computing them throws, with
+  /// nothing changed.
+  virtual bool rematerialise(Block& /*block*/, const std::function<void()>& /*take*/) {
+    return false;
+  }
 
   /// Moves the bytes of a block that stays on the device to where they are wanted there, in stream
   /// order. True if they have moved; else nothing has changed. As page_out, without the lock.

@@ -37,26 +37,35 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   ++in_transit_;
   bool counted = false;
   std::optional<Bytes> moved;
-  try {
-    if (meter_ == nullptr) {
-      // What nobody needs yet drives nothing else out.
-      const bool fits = ahead ? stats_.device.current + block.size <= options_.limit
-                              : make_room_until(lock, block.size, /*take=*/true);
-      if (ahead && fits) stats_.device.add(block.size);
-      if (!fits) {
-        throw OutOfMemory("a block of " + format_bytes(block.size) +
-                          " does not fit under the limit of " + format_bytes(options_.limit) +
-                          " beside the " + format_bytes(stats_.device.current) +
-                          " that cannot leave; a limit of at least " +
-                          format_bytes(stats_.device.current + block.size) + " would work");
-      }
-      counted = true;
+  const auto take = [&] {
+    if (meter_ != nullptr) return;
+    // What nobody needs yet drives nothing else out.
+    const bool fits = ahead ? stats_.device.current + block.size <= options_.limit
+                            : make_room_until(lock, block.size, /*take=*/true);
+    if (ahead && fits) stats_.device.add(block.size);
+    if (!fits) {
+      throw OutOfMemory("a block of " + format_bytes(block.size) +
+                        " does not fit under the limit of " + format_bytes(options_.limit) +
+                        " beside the " + format_bytes(stats_.device.current) +
+                        " that cannot leave; a limit of at least " +
+                        format_bytes(stats_.device.current + block.size) + " would work");
     }
-    lock.unlock();
+    counted = true;
+  };
+  try {
     if (!dropped) {
+      take();
+      lock.unlock();
       moved = mover_.page_in(block, ahead);
-    } else if (mover_.rematerialise(block)) {
-      moved = block.size;
+    } else {
+      lock.unlock();
+      // Not before it has been computed: that takes memory of its own.
+      const auto take_now = [&] {
+        lock.lock();
+        take();
+        lock.unlock();
+      };
+      if (mover_.rematerialise(block, take_now)) moved = block.size;
     }
     lock.lock();
   } catch (...) {
@@ -65,7 +74,7 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
     finish_transition(lock, block, before);
     throw;
   }
-  if (meter_ != nullptr) stats_.device.add(block.size);
+  if (!counted) stats_.device.add(block.size);
   (dropped ? stats_.dropped : stats_.below).sub(block.size);
   block.copy_valid = block.has_copy;
   if (!moved) {

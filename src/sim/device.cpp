@@ -121,9 +121,11 @@ bool SimDevice::drop(Block& block, Bytes /*most*/) {
   return true;
 }
 
-bool SimDevice::rematerialise(Block& block) {
+bool SimDevice::rematerialise(Block& block, const std::function<void()>& take) {
   auto& sim = static_cast<SimBlock&>(block);
   if (!sim.alive()) return false;
+  if (hooks_.before_count) hooks_.before_count();
+  take();
   if (hooks_.before_take) hooks_.before_take(sim.size);
   take_device(sim.size);
   sim.on_device_ = true;

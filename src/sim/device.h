@@ -72,6 +72,8 @@ class SimDevice final : public Mover {
     std::function<bool(SimBlock&)> relocate = {};
     /// Says whether a block can be computed again, so that its bytes may go; without it, none can.
     std::function<bool(SimBlock&)> drop = {};
+    /// Called before the engine counts a block that is to be computed again, with no lock held.
+    std::function<void()> before_count = {};
     /// Computes a dropped block again, with fill(); false if it has died. Called with no lock held,
     /// and with memory taken for the block, which goes again if it returns false or throws.
     std::function<bool(SimBlock&)> rematerialise = {};
@@ -89,7 +91,7 @@ class SimDevice final : public Mover {
   }
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
   bool drop(Block& block, Bytes most) override;
-  bool rematerialise(Block& block) override;
+  bool rematerialise(Block& block, const std::function<void()>& take) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
 

@@ -144,6 +144,17 @@ void PagedRegion::renew() {
   discarded_ = false;
 }
 
+bool PagedRegion::renew_with(PagedRegion& other) {
+  if (!discarded_ || !other.present_ || other.mapped_ != mapped_) return false;
+  const auto n = static_cast<std::size_t>(mapped_);
+  if (::mremap(other.data_, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) return false;
+  other.data_ = nullptr;
+  other = PagedRegion();
+  present_ = true;
+  discarded_ = false;
+  return true;
+}
+
 bool PagedRegion::copy_matches(FileStore& store) const {
   if (!has_copy()) return true;
   const MappedMemory copy = MappedMemory::anonymous(mapped_);

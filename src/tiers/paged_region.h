@@ -58,6 +58,9 @@ class PagedRegion {
   void discard();
   /// Memory of zeros at the address again. Throws OutOfMemory; still discarded then.
   void renew();
+  /// The memory of `other`, which is present, moves to this address, copied by nobody; `other` is
+  /// empty then. False, with nothing changed, unless this one is discarded and of the same size.
+  bool renew_with(PagedRegion& other);
 
   /// Whether the kept copy holds the very bytes in memory; true where there is none. Reads the copy
   /// in pieces: for checks, not for the hot path.

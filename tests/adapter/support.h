@@ -20,10 +20,11 @@ namespace lms::torch::testing {
 /// CPU management for the length of a scope, with small blocks.
 class ManagedCpu {
  public:
-  explicit ManagedCpu(Bytes limit, bool stress = false, bool drop = false) {
+  explicit ManagedCpu(Bytes limit, bool stress = false, bool drop = false, bool plan = true) {
     settings_.device = "cpu";
     settings_.recompute = true;
     settings_.plan_cache = "off";
+    settings_.plan = plan;
     settings_.limit = limit;
     settings_.host_limit = 256 * kMiB;
     settings_.min_block = 4 * kKiB;

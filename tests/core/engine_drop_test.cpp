@@ -17,6 +17,10 @@ class EngineDrop : public ::testing::Test {
   void SetUp() override { hook(world); }
   void hook(World& in) {
     in.sim.set_hooks({.drop = [this](SimBlock& block) { return values.contains(&block); },
+                      .before_count =
+                          [this] {
+                            if (before_taking) before_taking();
+                          },
                       .rematerialise = [this](SimBlock& block) { return compute(block); }});
   }
   /// A used block with a recipe.
@@ -39,6 +43,7 @@ class EngineDrop : public ::testing::Test {
   World world{40};
   std::map<SimBlock*, std::uint64_t> values;
   std::function<void(SimBlock&)> during;
+  std::function<void()> before_taking;
   int computed = 0;
   int fails = 0;
 };
@@ -58,6 +63,23 @@ TEST_F(EngineDrop, WhatIsDroppedIsNowhereAndComesBackForAPin) {
   EXPECT_EQ(stats.bytes_remade, 10);
   EXPECT_EQ(stats.bytes_out + stats.bytes_in, 0);
   EXPECT_EQ(stats.page_ins, 0);
+}
+
+TEST_F(EngineDrop, ItsPlaceIsTakenWhenTheMoverSaysSoAndNotBefore) {
+  SimBlock& a = made(30, 1);
+  SimBlock& b = world.used(30, 2);
+  ASSERT_TRUE(world.drop(a));
+  Bytes before = -1;
+  BlockState other = BlockState::kDropped;
+  before_taking = [&] {
+    before = world.stats().device.current;
+    other = world.state(b);
+  };
+  EXPECT_TRUE(world.reads(a, 1));
+  EXPECT_EQ(before, 30);
+  EXPECT_EQ(other, BlockState::kResident) << "nothing has had to leave for it yet";
+  EXPECT_EQ(world.state(b), BlockState::kAbsent);
+  check_consistent(world);
 }
 
 TEST_F(EngineDrop, ItsCopyBelowGoesToo) {

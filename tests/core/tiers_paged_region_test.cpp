@@ -331,6 +331,31 @@ TEST(PagedRegion, DiscardingTakesTheCopyWithIt) {
   EXPECT_TRUE(same(region.data(), others));
 }
 
+TEST(PagedRegion, AnothersMemoryMovesToADiscardedAddress) {
+  FileStore store(disk_options(64 * kMiB));
+  const auto bytes = pattern(3 * kMiB, 7);
+  auto region = filled(pattern(3 * kMiB, 5));
+  void* const address = region.data();
+  auto other = filled(bytes);
+  EXPECT_FALSE(region.renew_with(other)) << "it has memory";
+  region.discard();
+  auto small = filled(pattern(kPage, 1));
+  EXPECT_FALSE(region.renew_with(small)) << "of another size";
+  other.leave(store, true);
+  EXPECT_FALSE(region.renew_with(other)) << "its bytes are in the file";
+  other.come_back(store, true);
+  ASSERT_TRUE(region.renew_with(other));
+  EXPECT_EQ(region.data(), address);
+  EXPECT_TRUE(region.present());
+  EXPECT_FALSE(region.has_copy());
+  EXPECT_TRUE(same(region.data(), bytes));
+  EXPECT_EQ(other.data(), nullptr);
+  EXPECT_EQ(store.stats().used, 0) << "its copy went";
+  EXPECT_EQ(region.leave(store, true), 3 * kMiB);
+  region.come_back(store, false);
+  EXPECT_TRUE(same(region.data(), bytes));
+}
+
 TEST(PagedRegion, MovesAndDiesWhileDiscarded) {
   auto region = filled(pattern(2 * kPage, 9));
   void* const address = region.data();

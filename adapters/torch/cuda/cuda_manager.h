@@ -105,7 +105,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
   bool relocate(Block& block) override;
   bool drop(Block& block, Bytes most) override;
-  bool rematerialise(Block& block) override;
+  bool rematerialise(Block& block, const std::function<void()>& take) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
   // Meter

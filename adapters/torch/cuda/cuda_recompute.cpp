@@ -106,7 +106,7 @@ bool CudaManager::drop(Block& base, Bytes most) {
   return true;
 }
 
-bool CudaManager::rematerialise(Block& base) {
+bool CudaManager::rematerialise(Block& base, const std::function<void()>& /*take*/) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage) return false;
