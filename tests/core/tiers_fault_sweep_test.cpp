@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -109,7 +110,8 @@ class RegionMover final : public Mover {
     of(block).region.discard();
     return true;
   }
-  bool rematerialise(Block& block) override {
+  bool rematerialise(Block& block, const std::function<void()>& take) override {
+    take();
     of(block).region.renew();
     copy_to(of(block).region.data(), of(block).recipe);
     return true;

@@ -80,7 +80,7 @@ void CudaManager::start(const Options& settings) {
   }
 }
 
-void CudaManager::start_with(const Settings& settings, bool was_on) {
+void CudaManager::start_with(const Options& settings, bool was_on) {
   auto* native = BridgeAllocator::instance().native();
   const auto [free, total] = native->getMemoryInfo(device_.index());
   const auto stats = native->getDeviceStats(device_.index());

@@ -128,7 +128,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void show(Stage stage, bool begins) noexcept override;
   void say(const std::string& line) override;
 
-  void start_with(const Settings& settings, bool was_on);
+  void start_with(const Options& settings, bool was_on);
   /// The memory fraction that makes PyTorch's allocator keep to `limit`.
   [[nodiscard]] double fraction_of(Bytes limit, std::size_t total) const;
   [[nodiscard]] bool may_manage(const c10::StorageImpl& storage);
