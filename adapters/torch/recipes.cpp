@@ -213,6 +213,7 @@ std::optional<Draft> Recipes::prepare(const OpInfo& info, const c10::SafeKernelF
   call->grad_mode = c10::GradMode::is_enabled();
   const auto numerics = Numerics::now();
   if (!numerics) return std::nullopt;
+  if (!plain_environments() && manager_.device().is_cpu()) return std::nullopt;
   call->numerics = *numerics;
   try {
     call->draws = draws_of(info, reads->values, manager_.device());
