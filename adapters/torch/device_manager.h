@@ -94,8 +94,9 @@ class DeviceManager {
   /// queued on the current stream, and before what will be.
   virtual void in_order(const std::function<void()>& work) { work(); }
 
-  /// True if the memory is of the device's own allocator, and nobody else's.
-  [[nodiscard]] virtual bool owns_memory(const c10::DataPtr& data) const = 0;
+  /// True if a small tensor's memory is written by operators, and by nobody else whose coming is
+  /// not heard of.
+  [[nodiscard]] virtual bool operators_write(const c10::DataPtr& data) const = 0;
 
   /// Moves a storage whose block is on the device, and kept, into memory of PyTorch's own
   /// allocator: other processes cannot open ours. Its address changes.

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "adapters/torch/list_splitter.h"
+#include "adapters/torch/numerics.h"
 #include "adapters/torch/recipes.h"
 #include "adapters/torch/thread_state.h"
 
@@ -116,6 +117,7 @@ class Flight {
  public:
   Flight(DeviceManager* manager, const OpInfo& info, const c10::Stack& stack) : manager_(manager) {
     if (manager_ == nullptr) return;
+    (void)plain_environments();  // heard of from every thread
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
     recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
                                                   manager_->replay_cost(info, stack));

@@ -56,7 +56,8 @@ struct Origin {
   std::vector<std::weak_ptr<Origin>> dependents;  ///< whose recipes read it as it is now
 };
 
-/// A small tensor's memory, which no block stands for. Before it is written recipes get a copy.
+/// A small tensor's memory, which no block stands for: before it is written recipes get a copy; or
+/// a copy at once.
 struct SmallSource {
   explicit SmallSource(c10::Storage memory) : storage(std::move(memory)) {}
   c10::Storage storage;

@@ -125,7 +125,8 @@ class Recipes {
   void save_statistics(Call& call, const c10::Stack& stack, std::size_t base);
   std::shared_ptr<Origin> origin_of(StorageBlock& block, c10::StorageImpl& storage);
   std::shared_ptr<Origin> find_origin(c10::StorageImpl& storage);
-  /// A small tensor's bytes as they are now.
+  /// A small tensor's bytes as they are now. Where these may be written unheard, as all on the CPU,
+  /// they are copied, but not again while they are the same.
   std::shared_ptr<SmallSource> small_source(const c10::Storage& storage);
   void save_small(c10::StorageImpl& storage);
   void keep_contents(SmallSource& source);

@@ -108,6 +108,8 @@ TEST(Numerics, HoldForAScopeAndAreAsBeforeAfterIt) {
   other.half_reduction = at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK;
   other.bfloat_reduction = at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK;
   other.threads = other.threads == 1 ? 2 : 1;
+  other.flash_3 = !other.flash_3;
+  other.spared_processors = 4;
   // The newer names of the precisions follow the older one.
   context.setFloat32MatmulPrecision("medium");
   other.precisions = Numerics::now()->precisions;

@@ -67,8 +67,8 @@ TEST_F(EngineDrop, WhatIsDroppedIsNowhereAndComesBackForAPin) {
 
 TEST_F(EngineDrop, ItsPlaceIsTakenWhenTheMoverSaysSoAndNotBefore) {
   SimBlock& a = made(30, 1);
-  SimBlock& b = world.used(30, 2);
   ASSERT_TRUE(world.drop(a));
+  SimBlock& b = world.used(30, 2);
   Bytes before = -1;
   BlockState other = BlockState::kDropped;
   before_taking = [&] {

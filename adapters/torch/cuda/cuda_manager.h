@@ -57,7 +57,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void make_plain(c10::StorageImpl& storage) override;
   [[nodiscard]] bool records_here() override;
   void in_order(const std::function<void()>& work) override;
-  [[nodiscard]] bool owns_memory(const c10::DataPtr& data) const override {
+  [[nodiscard]] bool operators_write(const c10::DataPtr& data) const override {
     return on_device(data);
   }
   void capture_begin() override;
