@@ -144,6 +144,7 @@ TORCH_LIBRARY(lms, m) {
       "str plan_cache, bool drop, bool other_algorithms) -> ()",
       &lms::torch::enable_with);
   m.def("disable(str device) -> ()", &lms::torch::disable);
+  m.def("speak(bool may) -> ()", &lms::torch::speak);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);
   m.def("devices() -> str[]", &lms::torch::devices);
   m.def("limit(str device) -> int", &lms::torch::limit);
