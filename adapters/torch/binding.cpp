@@ -202,6 +202,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("options() -> str[]", &lms::torch::options);
   m.def("operators(str type) -> str[]", &lms::torch::operators);
   m.def("disable(str device) -> ()", &lms::torch::disable);
+  m.def("speak(bool may) -> ()", &lms::torch::speak);
   m.def("is_enabled(str device) -> bool", &lms::torch::is_enabled);
   m.def("devices() -> str[]", &lms::torch::devices);
   m.def("limit(str device) -> int", &lms::torch::limit);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -141,6 +140,8 @@ class CpuMover final : public Mover {
     copies_.clear();
     noting_ = true;
   }
+  void before_fork() { copies_mutex_.lock(); }
+  void after_fork() { copies_mutex_.unlock(); }
   std::vector<MeasuredCopy> stop_copies() {
     const std::lock_guard guard(copies_mutex_);
     noting_ = false;
@@ -183,6 +184,13 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   void start(const Options& settings) override {
     const Bytes limit = settings.limit >= 0 ? settings.limit : available_memory() / 5 * 4;
     const bool was_on = on();
+    if (forked_ && was_on) {
+      throw BadSetting(
+          "LMS: this process was forked while LMS managed cpu, and reads what it has inherited "
+          "where "
+          "that lies; call torch_lms.disable() here first, which brings all of it into this "
+          "process's memory, or fork before torch_lms.enable()");
+    }
     if (!was_on) {
       const std::string directory =
           settings.directory.empty() ? default_directory() : settings.directory;
@@ -203,6 +211,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     drops_everything_ = settings.stress && settings.drop;
     other_algorithms_ = settings.other_algorithms;
     EngineLock lock = engine_.lock();
+    if (forked_.exchange(false)) engine_.resume(lock);  // a child that begins anew
     engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
     if (settings.stress) {
       engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>(settings.drop));
@@ -256,8 +265,9 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   }
 
   Block* find(EngineLock& /*lock*/, c10::StorageImpl& storage) override {
-    // A forked child moves nothing: what is absent it reads where it lies, in the file.
-    if (forked_) return nullptr;
+    // A forked child moves nothing: what is absent it reads where it lies, in the file. But what it
+    // has found dropped it computes, and then it must not write unheard what that is computed from.
+    if (forked_ && !computes_) return nullptr;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     if (data.get_deleter() != &delete_memory) return nullptr;
     const auto found = blocks_.find(data.get());
@@ -304,7 +314,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     bool fits = false;
     std::string reason;
     {
-      EngineLock lock = engine_.lock();
+      EngineLock lock = engine_.lock(may_wait_as());
+      enter_engine(lock, engine_);
       const std::int64_t before = engine_.stats(lock).evictions;
       try {
         fits = engine_.reserve(lock, size);
@@ -415,9 +426,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   }
   void drop_ghost(BlockUid uid) override { recipes().drop_ghost(uid); }
   void drop_ghosts() override { recipes().drop_ghosts(); }
-  void say(const std::string& line) override {
-    std::fprintf(stderr, "LMS (cpu): %s\n", line.c_str());
-  }
+  void say(const std::string& line) override { torch::say(c10::kCPU, line); }
 
   /// True if what is dropped needs the bytes of a storage that is dying.
   bool keep_for_recipes(void* data, CpuBlock& block, Recipes::Trash& trash) {
@@ -431,29 +440,41 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   }
 
   void before_fork() {
+    lock_registry();
     fork_lock_.reset(new EngineLock(engine_.lock()));
-    // A child cannot compute: what it finds, it reads.
+    // What the child finds it reads where it lies, by whatever code.
     (void)engine_.rematerialise_all(*fork_lock_);
     engine_.settle(*fork_lock_);
+    recipes().before_fork();
     pilot_.before_fork();
+    mover_.before_fork();
     if (mover_.store) mover_.store->on_fork_prepare();
   }
   void after_fork() {
     if (mover_.store) mover_.store->on_fork_parent();
+    mover_.after_fork();
     pilot_.after_fork();
+    recipes().after_fork();
     fork_lock_.reset();
+    unlock_registry();
   }
   void in_child() {
     // The child reads what the parent had, and manages nothing.
     if (mover_.store) mover_.store->on_fork_child();
     engine_.for_each(*fork_lock_,
                      [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
+    mover_.after_fork();
+    pilot_.in_child();
+    recipes().after_fork();
+    engine_.in_child(*fork_lock_);
+    engine_.set_options(*fork_lock_, {.limit = INT64_MAX / 2, .verify = false});
     engine_.pause(*fork_lock_);
     forked_ = true;
-    pilot_.in_child();
-    recipes().abandon();
+    computes_ = engine_.stats(*fork_lock_).dropped.current > 0;
+    if (!computes_) recipes().abandon();
     drops_everything_ = false;
     fork_lock_.reset();
+    unlock_registry();
   }
 
   CpuMover mover_;
@@ -461,9 +482,10 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   std::unordered_map<const void*, CpuBlock*> blocks_;  ///< by address; the engine's lock
   CpuAllocator allocator_;
   std::unique_ptr<EngineLock> fork_lock_;
-  std::atomic<bool> forked_{false};
-  std::vector<Lap> begins_;  ///< of the operators after each of laps_
-  std::vector<Lap> laps_;    ///< guarded by the pilot's mode: written while timing, read after
+  std::atomic<bool> forked_{false};    ///< a child, which has not been enabled itself
+  std::atomic<bool> computes_{false};  ///< such a child, and something was dropped at the fork
+  std::vector<Lap> begins_;            ///< of the operators after each of laps_
+  std::vector<Lap> laps_;  ///< guarded by the pilot's mode: written while timing, read after
   std::atomic<std::int64_t> from_driver_{0};
   std::atomic<std::int64_t> from_reclaim_{0};
 };

@@ -116,6 +116,10 @@ class DeviceManager {
   /// The smallest limit that could hold `needed` bytes, of which `requested` are a new allocation.
   [[nodiscard]] virtual Bytes least_limit(Bytes needed, Bytes /*requested*/) { return needed; }
 
+  /// A limit, larger than the present one, under which `requested` more bytes certainly fit with
+  /// nothing leaving, as things are.
+  [[nodiscard]] virtual Bytes ample_limit(Bytes requested);
+
   /// Adds the device's own figures to the engine's.
   virtual void add_stats(std::map<std::string, std::int64_t>& stats) = 0;
   virtual void reset_peak() = 0;

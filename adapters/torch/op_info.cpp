@@ -128,6 +128,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
 
   // Outside ATen a schema is a promise that nobody checks.
   const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});
+  info.ends_alone = trusted;
   bool writes_any = !trusted;
   for (std::uint32_t i = 0; i < info.argument_count; ++i) {
     const auto& argument = schema.arguments()[i];

@@ -31,6 +31,8 @@ struct OpInfo {
   OpKind kind = OpKind::kPlain;
   bool may_rerun = false;       ///< running it again after a failure gives the same result
   Rerun rerun = Rerun::kNever;  ///< what is known of running it again after a success
+  /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
+  bool ends_alone = false;
   bool takes_stream = false;
   /// Its results are complete when it returns. (Those of a factory may still be filled through raw
   /// pointers.)

@@ -30,10 +30,14 @@ class Depth {
 /// between its own parts.
 class Outermost {
  public:
-  Outermost(ThreadState& state, const OpInfo& info) : state_(state) { state_.outermost = &info; }
+  Outermost(ThreadState& state, const OpInfo& info) : state_(state) {
+    state_.outermost = &info;
+    state_.holder.ends = info.ends_alone;
+  }
   ~Outermost() {
     state_.outermost = nullptr;
     state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
+    leave_engine(state_, /*to_try_again=*/false);
   }
   Outermost(const Outermost&) = delete;
   Outermost& operator=(const Outermost&) = delete;
@@ -42,7 +46,7 @@ class Outermost {
     state_.outermost = nullptr;
     auto& scopes = state_.access_scopes;
     if (!scopes.empty() && scopes.back().holds) state_.operator_pins.hand_to(scopes.back().pins);
-    state_.operator_pins.release_after_operator();
+    state_.operator_pins.release_after_operator(&state_.holder);
   }
 
  private:
@@ -80,6 +84,26 @@ void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& sta
     state.operator_pins.add(storages, stream);
   }
   reused = std::move(storages);
+}
+
+/// The operator lets everything go, and begins anew: alone, if it and others have waited for each
+/// other.
+void begin_anew(ThreadState& state) {
+  state.operator_pins.release();
+  leave_engine(state, /*to_try_again=*/true);
+}
+
+/// The first thing that an outermost operator does: nothing is lost if it has to begin anew.
+void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  state.holder.repeatable = true;
+  try {
+    pin_arguments(state, info, stack);
+  } catch (const c10::Error&) {
+    if (!state.holder.contended()) throw;
+    begin_anew(state);
+    pin_arguments(state, info, stack);
+  }
+  state.holder.repeatable = false;
 }
 
 /// The manager of the first argument that is on a managed device.
@@ -237,11 +261,13 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
   DeviceManager* short_of = nullptr;
   // First what is in the way leaves, where that is known; then everything.
   for (bool cleared = true; cleared;) {
+    state.holder.repeatable = tries == 0;
     DeviceManager* manager = call_unless_short(info, kernel, op, keys, stack);
     if (manager == nullptr) return;
     short_of = manager;
+    state.holder.repeatable = false;
     // What the first run's own parts pinned is not needed by the second.
-    state.operator_pins.release();
+    begin_anew(state);
     cleared = tries++ == 0 && manager->clear_what_failed();
     if (!cleared) manager->reclaim_everything();
     ++manager->op_retries;
@@ -276,14 +302,15 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
   const std::size_t base = stack.size() - info.argument_count;
   try {
     const Depth depth(state);
-    pin_arguments(state, info, stack);
+    pin_first(state, info, stack);
     std::vector<StorageUse> arguments;
     if (info.completes_results) collect_arguments(info, stack, arguments);
     std::optional<Draft> draft;
     if (Recipes* recipes = flight.recipes()) {
       draft = recipes->prepare(info, kernel, op, keys, stack);
     }
-    if (info.has_algorithms || (info.may_rerun && pressed())) {
+    const bool may_be_short = pressed() || state.holder.crowded();
+    if (info.has_algorithms || (info.may_rerun && may_be_short)) {
       call_with_retry(state, info, kernel, op, keys, stack);
     } else {
       kernel.callBoxed(op, keys, &stack);

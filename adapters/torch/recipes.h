@@ -48,8 +48,10 @@ class Recipes {
   /// dropped already can still be computed again, unless the hooks go.
   void stop() { ++epoch_; }
 
-  /// In a child after fork(): nothing is recorded any more, and nothing dropped; locks may be held
-  /// for ever by threads of the parent.
+  /// Around fork(), so that a child can compute what it finds dropped.
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
+  /// In a child where nothing is dropped: there is nothing to keep right any more.
   void abandon() noexcept { any_ = false; }
 
   // Recording ------------------------------------------------------------------------------------

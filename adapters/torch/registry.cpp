@@ -1,7 +1,9 @@
 #include "adapters/torch/registry.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 
@@ -29,6 +31,7 @@ int slot_of(c10::Device device) noexcept {
 std::array<std::atomic<DeviceManager*>, kSlots> active_table{};
 std::atomic<int> active_count{0};
 std::atomic<bool> has_evicted{false};
+std::atomic<bool> may_speak{false};
 
 /// Managers and hooks. Never destroyed: tensors outlive static destructors.
 struct Registry {
@@ -107,6 +110,16 @@ bool pressed() noexcept { return has_evicted.load(std::memory_order_relaxed); }
 
 void mark_pressed() noexcept { has_evicted.store(true, std::memory_order_relaxed); }
 
+void speak(bool may) { may_speak.store(may, std::memory_order_relaxed); }
+
+void say(c10::Device device, const std::string& line) {
+  if (!may_speak.load(std::memory_order_relaxed)) return;
+  std::fprintf(stderr, "LMS (%s): %s\n", device.str().c_str(), line.c_str());
+}
+
+void lock_registry() { registry().mutex.lock(); }
+void unlock_registry() { registry().mutex.unlock(); }
+
 void enable_device(const Options& options) {
   const c10::Device device = parse(options.device);
   const Options settings = settled(options, device);
@@ -180,6 +193,11 @@ void DeviceManager::make_room_at_start(EngineLock& lock) {
   } catch (const TierFull&) {
     if (!lock.owns()) lock.lock();
   }
+}
+
+Bytes DeviceManager::ample_limit(Bytes requested) {
+  EngineLock lock = engine().lock();
+  return std::max(limit() + 1, engine().stats(lock).device.current + requested);
 }
 
 void DeviceManager::note_below(Bytes used) {

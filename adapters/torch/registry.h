@@ -28,4 +28,13 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager);
 /// An eviction has happened somewhere; see pressed().
 void mark_pressed() noexcept;
 
+/// Whether say() may: the log is on.
+void speak(bool may);
+/// Tells the user something on standard error, if the log is on.
+void say(c10::Device device, const std::string& line);
+
+/// Around fork(), so that a child can use the registry.
+void lock_registry();
+void unlock_registry();
+
 }  // namespace lms::torch

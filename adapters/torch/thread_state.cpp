@@ -1,6 +1,7 @@
 #include "adapters/torch/thread_state.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
@@ -18,6 +19,29 @@ namespace lms::torch {
 ThreadState& thread_state() noexcept {
   static thread_local ThreadState state;
   return state;
+}
+
+// Threads that wait for each other
+
+PinHolder* may_wait_as() noexcept {
+  ThreadState& state = thread_state();
+  // A helper of an operator's own kernel; a plan's order, for whose block others may be waiting.
+  const bool helps = at::in_parallel_region();
+  const bool brings = state.replay != nullptr || state.arrivals > 0;
+  return helps || (brings && state.outermost == nullptr) ? nullptr : &state.holder;
+}
+
+void enter_engine(EngineLock& lock, Engine& engine) {
+  ThreadState& state = thread_state();
+  if (state.outermost == nullptr || state.holder.engine() != nullptr) return;
+  if (PinHolder* const who = may_wait_as()) engine.enter(lock, *who);
+}
+
+void leave_engine(ThreadState& state, bool to_try_again) noexcept {
+  Engine* const engine = state.holder.engine();
+  if (engine == nullptr) return;
+  EngineLock lock = engine->lock();
+  engine->leave(lock, state.holder, to_try_again);
 }
 
 // Pins
@@ -47,7 +71,8 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
                   const std::optional<c10::Stream>& stream) {
   c10::SmallVector<Use, 16> uses;
   c10::SmallVector<c10::StorageImpl*, 4> written;
-  EngineLock lock = manager.engine().lock();
+  EngineLock lock = manager.engine().lock(may_wait_as());
+  enter_engine(lock, manager.engine());
   const auto find_uses = [&] {
     uses.clear();
     for (const StorageUse& use : storages) {
@@ -70,9 +95,15 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
   }
   if (uses.empty()) return;
   const auto sum_of_uses = [&] {
+    // What cannot leave anyway is in the sum of what cannot.
     std::unordered_set<const Block*> seen;
     Bytes sum = 0;
-    for (const Use& use : uses) sum += seen.insert(use.block).second ? use.block->size : 0;
+    for (const Use& use : uses) {
+      const Block& block = *use.block;
+      const bool stays = !is_away(block.state) &&
+                         (block.pins > 0 || block.kept || block.state == BlockState::kFresh);
+      if (seen.insert(&block).second && !stays) sum += block.size;
+    }
     return sum;
   };
   // Measured before pin() lets the lock go: afterwards a block may be gone.
@@ -104,7 +135,7 @@ void Pins::release() noexcept {
   }
 }
 
-void Pins::release_after_operator() {
+void Pins::release_after_operator(PinHolder* holder) {
   while (!held_.empty()) {
     DeviceManager* manager = held_.back().manager;
     EngineLock lock = manager->engine().lock();
@@ -112,6 +143,7 @@ void Pins::release_after_operator() {
       manager->engine().unpin(lock, {&held_.back().use, 1});
       held_.pop_back();
     }
+    if (holder != nullptr) manager->engine().leave(lock, *holder);
     manager->engine().operator_ended(lock);
   }
 }
@@ -140,7 +172,7 @@ void Pins::hand_to(Pins& other) {
   held_.clear();
 }
 
-Bytes Pins::bytes(const DeviceManager& manager, bool absent_only) const {
+Bytes Pins::bytes(EngineLock& /*lock*/, const DeviceManager& manager) const {
   std::vector<const Block*> blocks;
   for (const Held& held : held_) {
     if (held.manager == &manager) blocks.push_back(held.use.block);
@@ -149,9 +181,7 @@ Bytes Pins::bytes(const DeviceManager& manager, bool absent_only) const {
   const auto repeated = std::ranges::unique(blocks);
   blocks.erase(repeated.begin(), repeated.end());
   Bytes sum = 0;
-  for (const Block* block : blocks) {
-    if (!absent_only || is_away(block->state)) sum += block->size;
-  }
+  for (const Block* block : blocks) sum += block->size;
   return sum;
 }
 
@@ -210,13 +240,17 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::string& reason) {
   const ThreadState& state = thread_state();
   Bytes immovable = 0;
+  Bytes held = 0;
   {
     EngineLock lock = manager.engine().lock();
     immovable = manager.engine().immovable(lock);
+    held = state.operator_pins.bytes(lock, manager);
   }
-  const Bytes held = state.operator_pins.bytes(manager);
-  const Bytes to_come = state.operator_pins.bytes(manager, /*absent_only=*/true);
-  const Bytes floor = manager.least_limit(immovable + to_come + requested, requested);
+  const Bytes needed = manager.least_limit(immovable + requested, requested);
+  // Where that is no more than there is, something else is in the way: pieces that do not join,
+  // another thread, the tier below. Then enough is what needs nothing to leave.
+  const bool too_small = reason.empty() && needed > manager.limit();
+  const Bytes floor = too_small ? needed : manager.ample_limit(requested);
   std::string text = "LMS: out of memory on " + manager.device().str() + ": ";
   if (state.outermost != nullptr) {
     text += "operator " + state.outermost->name + " needs at least " +
@@ -230,11 +264,15 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
   } else {
     text += "an allocation of " + format_bytes(requested) + " does not fit. ";
   }
-  text += "The limit is " + format_bytes(manager.limit()) +
-          "; the smallest limit that could work here is " + format_bytes(floor) + " (" +
-          std::to_string(floor) + " bytes). ";
-  if (!reason.empty()) text += reason + ". ";
-  const bool too_small = reason.empty() && floor > manager.limit();
+  const std::string figure = format_bytes(floor) + " (" + std::to_string(floor) + " bytes)";
+  text += "The limit is " + format_bytes(manager.limit());
+  if (reason.empty()) {
+    text += "; the smallest limit that could work here is " + figure + ". ";
+  } else {
+    text += ", but what would have to leave cannot: " + reason +
+            ". More room there would help, or a limit of " + figure +
+            ", under which nothing has to leave. ";
+  }
   if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
       state.thrift == nullptr) {
     text += "Other algorithms of it may need less, and give other bits: other_algorithms=True. ";

@@ -34,8 +34,9 @@ class Pins {
   void add(std::span<const StorageUse> storages, const std::optional<c10::Stream>& stream = {});
   /// Lets everything go.
   void release() noexcept;
-  /// release(), and tells every engine concerned that an outermost operator has ended.
-  void release_after_operator();
+  /// release(), and tells every engine concerned that an outermost operator has ended; `holder`:
+  /// the thread whose operator it was, which leaves its engine.
+  void release_after_operator(PinHolder* holder = nullptr);
   /// What is held stays resident until its storage dies.
   void keep();
 
@@ -46,8 +47,8 @@ class Pins {
 
   void swap(Pins& other) noexcept { held_.swap(other.held_); }
   [[nodiscard]] bool empty() const { return held_.empty(); }
-  /// Bytes held of one device, each block counted once; `absent_only`: those not on the device.
-  [[nodiscard]] Bytes bytes(const DeviceManager& manager, bool absent_only = false) const;
+  /// Bytes held of one device, each block counted once.
+  [[nodiscard]] Bytes bytes(EngineLock& lock, const DeviceManager& manager) const;
 
  private:
   struct Held {
@@ -88,12 +89,22 @@ struct ThreadState {
   int depth = 0;                           ///< hooked operators on the stack
   const OpInfo* outermost = nullptr;       ///< the first of them
   Pins operator_pins;                      ///< held until the outermost operator ends
+  PinHolder holder;                        ///< of operator_pins, as other threads see it
   std::vector<AccessScope> access_scopes;  ///< innermost last
   Replay* replay = nullptr;                ///< that is running
   Thrift* thrift = nullptr;                ///< under which the outermost operator runs
+  int arrivals = 0;                        ///< blocks that it is bringing in
 };
 
 ThreadState& thread_state() noexcept;
+
+/// On whose behalf the calling thread may wait for the operators of others; null: it must not, as
+/// one of them may be waiting for it.
+PinHolder* may_wait_as() noexcept;
+/// The thread's operator, if it runs one, is about to pin or to allocate: Engine::enter().
+void enter_engine(EngineLock& lock, Engine& engine);
+/// The thread's operator holds nothing any more.
+void leave_engine(ThreadState& state, bool to_try_again) noexcept;
 
 /// Appends every storage that `value` holds, however deeply nested in lists, tuples and
 /// dictionaries. With `inside` also those within sparse tensors.

@@ -140,6 +140,7 @@ def _enable(settings: Settings) -> None:
 
 
 def _start_log(level: str) -> None:
+    _library.ops().speak(level != "off")
     if level == "off":
         _log.setLevel(logging.NOTSET)
         return

@@ -8,6 +8,7 @@
 namespace lms {
 
 class Engine;
+class PinHolder;
 
 /// Where a block's bytes are. Transitions happen in engine.cpp and nowhere else:
 ///
@@ -61,6 +62,8 @@ class Block {
   bool died = false;        ///< storage is gone; erased as soon as nobody uses the block
 
   Engine* engine = nullptr;  ///< the engine that owns the block
+  /// While it is kArriving: on whose behalf; null: somebody's who does not wait for room.
+  PinHolder* arrives_for = nullptr;
 
   // Links of the policy's list. Owned by the policy.
   Block* newer = nullptr;

@@ -45,6 +45,7 @@ void Engine::remove(EngineLock& lock, Block& block) {
 
 void Engine::erase(EngineLock& lock, Block& block) {
   policy_->withdraw(block);
+  changed();
   if (block.state == BlockState::kAbsent) {
     stats_.below.sub(block.size);
   } else if (block.state == BlockState::kDropped) {
@@ -149,6 +150,7 @@ bool Engine::reserve(EngineLock& lock, Bytes bytes) {
 void Engine::unreserve(EngineLock& lock, Bytes bytes) {
   (void)lock;
   stats_.device.sub(bytes);
+  changed();
 }
 
 Bytes Engine::in_use(EngineLock& lock) {
@@ -160,6 +162,20 @@ Bytes Engine::in_use(EngineLock& lock) {
 }
 
 bool Engine::make_room_until(EngineLock& lock, Bytes bytes, bool take) {
+  bool made = false;
+  try {
+    do {
+      made = try_to_make_room(lock, bytes, take);
+    } while (!made && wait_for_others(lock));
+  } catch (...) {
+    end_wait(lock);
+    throw;
+  }
+  end_wait(lock);
+  return made;
+}
+
+bool Engine::try_to_make_room(EngineLock& lock, Bytes bytes, bool take) {
   for (;;) {
     const Bytes used = in_use(lock);
     if (used + bytes <= options_.limit) {
@@ -172,14 +188,14 @@ bool Engine::make_room_until(EngineLock& lock, Bytes bytes, bool take) {
       continue;
     }
     // Another thread's eviction may be about to give its memory back. An arrival does not.
-    bool leaving = false;
+    const Block* leaving = nullptr;
     if (in_transit_ > 0) {
       for (const auto& [other, owned] : blocks_) {
-        leaving = leaving || other->state == BlockState::kLeaving;
+        if (other->state == BlockState::kLeaving) leaving = other;
       }
     }
-    if (!leaving) return false;
-    moved_.wait(lock.lock_);
+    if (leaving == nullptr) return false;
+    wait_for_move(lock, *leaving);
   }
 }
 
@@ -284,7 +300,7 @@ void Engine::collect_dead(EngineLock& lock) {
 }
 
 void Engine::settle(EngineLock& lock) {
-  while (in_transit_ > 0) moved_.wait(lock.lock_);
+  while (in_transit_ > 0) moved_->wait(lock.lock_);
 }
 
 // Settings and facts

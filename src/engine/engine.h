@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/block.h"
 #include "engine/mover.h"
+#include "engine/pin_holder.h"
 #include "engine/policy.h"
 #include "engine/stats.h"
 
@@ -21,7 +22,7 @@ namespace lms {
 /// let go, because their destructors may call into the framework.
 class EngineLock {
  public:
-  explicit EngineLock(std::mutex& mutex) : lock_(mutex) {}
+  explicit EngineLock(std::mutex& mutex, PinHolder* who = nullptr) : lock_(mutex), who_(who) {}
   ~EngineLock();
   EngineLock(EngineLock&&) = delete;
 
@@ -32,6 +33,7 @@ class EngineLock {
  private:
   friend class Engine;
   std::unique_lock<std::mutex> lock_;
+  PinHolder* const who_;
   std::vector<std::unique_ptr<Block>> dead_;
 };
 
@@ -58,7 +60,35 @@ class Engine {
   Engine(Options options, Mover& mover, std::unique_ptr<Policy> policy, Meter* meter = nullptr);
   ~Engine();
 
-  [[nodiscard]] EngineLock lock() { return EngineLock(mutex_); }
+  /// `who`: what is done under the lock is done on its behalf, and may wait for the operators of
+  /// others; null: it waits for nobody's end.
+  [[nodiscard]] EngineLock lock(PinHolder* who = nullptr) { return EngineLock(mutex_, who); }
+
+  // Threads --------------------------------------------------------------------------------------
+
+  /// The thread's operator is about to pin, or to allocate: from now on others that need its room
+  /// wait for leave(). No effect if it is inside an engine already. Waits while another queues for
+  /// room (what comes later must not take it away from him) or is alone; if it is contended, until
+  /// it is alone itself. It must hold no pins. Lets the lock go.
+  void enter(EngineLock& lock, PinHolder& holder);
+  /// Its operator has ended, and has no pins. `to_try_again`: it was refused, and will enter again.
+  /// No effect on who is not inside this engine. Never lets the lock go.
+  void leave(EngineLock& lock, PinHolder& holder, bool to_try_again = false);
+  /// Everything that may leave has left, and it does not suffice: waits until an operator of
+  /// another thread has ended or let something go, and the caller may try again. False, and no more
+  /// room, if there is none that ends without the caller: of several who wait for each other one is
+  /// refused, if possible one that is repeatable. Until end_wait() no operator begins. Lets the
+  /// lock go.
+  bool wait_for_others(EngineLock& lock);
+  /// The caller has its room, or has given up.
+  void end_wait(EngineLock& lock);
+  /// Threads that wait for a move, or for room, on whose behalf is known.
+  [[nodiscard]] std::size_t waiting(EngineLock& lock) const {
+    (void)lock;
+    return waiting_.size();
+  }
+  /// In a child after fork(), where only this thread lives. No block may be moving.
+  void in_child(EngineLock& lock);
 
   // Blocks -------------------------------------------------------------------------------------
 
@@ -84,7 +114,8 @@ class Engine {
   // Memory -------------------------------------------------------------------------------------
 
   /// Evicts until `bytes` more fit under the limit. False if they cannot: everything that may
-  /// leave has left. Throws TierFull if a lower tier is full. Lets the lock go.
+  /// leave has left, and nobody else is about to let go. Throws TierFull if a lower tier is full.
+  /// Lets the lock go.
   bool make_room(EngineLock& lock, Bytes bytes);
   /// make_room, and counts the bytes as used in the same moment (engines without a meter).
   bool reserve(EngineLock& lock, Bytes bytes);
@@ -141,10 +172,12 @@ class Engine {
   /// While paused nothing is evicted (a graph capture is recording addresses). Counts.
   void pause(EngineLock& lock) {
     ++paused_;
+    changed();
     (void)lock;
   }
   void resume(EngineLock& lock) {
     --paused_;
+    changed();
     (void)lock;
   }
   [[nodiscard]] bool paused(EngineLock& lock) const {
@@ -157,6 +190,7 @@ class Engine {
   void set_policy(EngineLock& lock, std::unique_ptr<Policy> policy);
   void set_options(EngineLock& lock, Options options) {
     options_ = options;
+    changed();
     (void)lock;
   }
   [[nodiscard]] Options options(EngineLock& lock) const {
@@ -174,6 +208,7 @@ class Engine {
 
  private:
   bool make_room_until(EngineLock& lock, Bytes bytes, bool take);
+  bool try_to_make_room(EngineLock& lock, Bytes bytes, bool take);
   void bring_in(EngineLock& lock, Block& block, bool ahead);
   void bring_in_alone(EngineLock& lock, Block& block, bool ahead);
   /// Returns the bytes that left the device (0: the block may not leave, or has died). Where the
@@ -201,13 +236,30 @@ class Engine {
   /// Lets the lock go if there is a meter.
   Bytes in_use(EngineLock& lock);
 
+  /// Who waits may find now what it waits for.
+  void changed();
+  void wait_for_move(EngineLock& lock, const Block& block);
+  using Waits = PinHolder::Waits;
+  void begin_wait(PinHolder& who, Waits what, const Block* block);
+  void finish_wait(PinHolder& who);
+  [[nodiscard]] bool stuck(const PinHolder& holder) const;
+  [[nodiscard]] bool others_go_on(const PinHolder& who) const;
+  [[nodiscard]] PinHolder* whom_to_refuse(const PinHolder& who) const;
+  void refuse(PinHolder& holder);
+  void open_or_close(PinHolder& holder);
+
   Options options_;
   Mover& mover_;
   Meter* meter_;
   std::unique_ptr<Policy> policy_;
 
   std::mutex mutex_;
-  std::condition_variable moved_;  ///< some block has left kLeaving or kArriving
+  /// Something has changed that a thread may wait for. Never destroyed in a forked child.
+  std::unique_ptr<std::condition_variable> moved_ = std::make_unique<std::condition_variable>();
+  std::uint64_t changes_ = 0;        ///< of that kind, so far
+  std::vector<PinHolder*> inside_;   ///< threads whose operators take room
+  std::vector<PinHolder*> waiting_;  ///< threads that wait for a move, or for room
+  std::int64_t closed_ = 0;          ///< threads for whom others do not begin
   std::unordered_map<Block*, std::unique_ptr<Block>> blocks_;
   std::uint64_t next_id_ = 1;
   std::int64_t in_transit_ = 0;

@@ -11,29 +11,33 @@ bool Engine::may_leave(const Block& block) const {
 }
 
 void Engine::offer_if_free(Block& block) {
-  if (may_leave(block)) policy_->offer(block);
+  if (!may_leave(block)) return;
+  policy_->offer(block);
+  changed();
 }
 
 void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state) {
   block.state = state;
+  block.arrives_for = nullptr;
   --in_transit_;
   if (block.died && block.pins == 0) {
     erase(lock, block);
   } else {
     offer_if_free(block);
   }
-  moved_.notify_all();
+  changed();
 }
 
 void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   while (block.state == BlockState::kLeaving || block.state == BlockState::kArriving) {
-    moved_.wait(lock.lock_);
+    wait_for_move(lock, block);
   }
   const BlockState before = block.state;
   if (!is_away(before)) return;
   const bool dropped = before == BlockState::kDropped;
 
   block.state = BlockState::kArriving;
+  block.arrives_for = lock.who_;
   ++in_transit_;
   bool counted = false;
   std::optional<Bytes> moved;

@@ -9,10 +9,13 @@
 #include <cerrno>
 #include <climits>
 #include <cstdint>
+#include <cstring>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/text_file.h"
 
 namespace lms {
 namespace {
@@ -24,6 +27,12 @@ constexpr int kMadvPopulateWrite = 23;
 constexpr int kMaxNodes = 1024;
 constexpr Bytes kTouchPerThread = 64 * kMiB;
 constexpr int kMaxTouchThreads = 8;
+
+bool refused() noexcept {
+  if (!MappedMemory::refuses_all) return false;
+  errno = ENOMEM;
+  return true;
+}
 
 void touch_range(char* begin, Bytes n) noexcept {
   if (::madvise(begin, static_cast<std::size_t>(n), kMadvPopulateWrite) == 0) return;
@@ -48,6 +57,7 @@ MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
 }
 
 MappedMemory MappedMemory::anonymous(Bytes n) noexcept {
+  if (refused()) return {};
   const bool huge = n >= kHugePage;
   const Bytes slack = huge ? kHugePage : 0;
   void* raw = ::mmap(nullptr, static_cast<std::size_t>(n + slack), PROT_READ | PROT_WRITE,
@@ -67,6 +77,7 @@ MappedMemory MappedMemory::anonymous(Bytes n) noexcept {
 }
 
 MappedMemory MappedMemory::of_file(int fd, Bytes offset, Bytes n) noexcept {
+  if (refused()) return {};
   void* p = ::mmap(nullptr, static_cast<std::size_t>(n), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
                    static_cast<off_t>(offset));
   if (p == MAP_FAILED) return {};
@@ -74,11 +85,23 @@ MappedMemory MappedMemory::of_file(int fd, Bytes offset, Bytes n) noexcept {
 }
 
 bool MappedMemory::move_over(void* address) noexcept {
+  if (refused()) return false;
   const auto n = static_cast<std::size_t>(size_);
   // The kernel replaces the target under its map lock, after it has checked what could fail.
   if (::mremap(data_, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) return false;
   release();
   return true;
+}
+
+std::string MappedMemory::why_refused() {
+  const int error = errno;
+  std::string text = std::strerror(error);
+  if (error != ENOMEM) return text;
+  auto most = read_text_file("/proc/sys/vm/max_map_count").value_or("");
+  while (!most.empty() && most.back() == '\n') most.pop_back();
+  return text + "; if there is memory, this process has as many mappings as vm.max_map_count (" +
+         (most.empty() ? "unknown" : most) +
+         ") allows: raise it, or have fewer and larger tensors managed (min_block)";
 }
 
 void MappedMemory::prefer_node(int node) noexcept {

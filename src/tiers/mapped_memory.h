@@ -1,5 +1,8 @@
 #pragma once
 
+#include <atomic>
+#include <string>
+
 #include "base/bytes.h"
 
 namespace lms {
@@ -27,6 +30,12 @@ class MappedMemory {
   /// there: other threads see either the old bytes or the new ones. Gives up ownership on success.
   /// False, with errno set and nothing changed, on failure.
   [[nodiscard]] bool move_over(void* address) noexcept;
+
+  /// What the system may mean by the present errno, and what would help, for messages.
+  [[nodiscard]] static std::string why_refused();
+
+  /// For tests: every further mapping is refused, as where vm.max_map_count is reached.
+  static inline std::atomic<bool> refuses_all = false;
 
   /// Prefers memory of this NUMA node for pages not yet touched. Best effort.
   void prefer_node(int node) noexcept;

@@ -24,7 +24,7 @@ PagedRegion PagedRegion::make(Bytes n) {
   }
   if (!memory) {
     throw OutOfMemory("paged region: the system refused to map " + format_bytes(n) + ": " +
-                      std::strerror(errno));
+                      MappedMemory::why_refused());
   }
   PagedRegion region;
   region.size_ = n;
@@ -84,9 +84,9 @@ Bytes PagedRegion::leave(FileStore& store, bool dirty) {
   }
   auto file = MappedMemory::of_file(store.fd(), slot_.offset(), mapped_);
   if (!file || !file.move_over(data_)) {
+    const std::string why = MappedMemory::why_refused();
     if (written > 0) slot_.release();  // it is no copy of what came back
-    throw Error("paged region: the file could not be mapped over " + format_bytes(size_) + ": " +
-                std::strerror(errno));
+    throw TierFull("the file could not be mapped over " + format_bytes(size_) + ": " + why);
   }
   present_ = false;
   return written;
@@ -97,10 +97,7 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
   if (!store.owns(slot_)) throw Error("paged region: the bytes are in another file store");
 
   auto fresh = MappedMemory::anonymous(mapped_);
-  if (!fresh) {
-    throw OutOfMemory("paged region: the system refused to map " + format_bytes(size_) + ": " +
-                      std::strerror(errno));
-  }
+  if (!fresh) return 0;
   if (isolated_) {
     // This child's own writes are in its private mapping only.
     std::memcpy(fresh.data(), data_, static_cast<std::size_t>(mapped_));
@@ -109,14 +106,12 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
     // Of what was read, not of what once left: somebody may have written in between.
     if (keep_copy) copied_ = digest_of(fresh.data(), static_cast<std::size_t>(mapped_));
   }
-  if (!fresh.move_over(data_)) {
-    throw OutOfMemory("paged region: fresh memory could not be moved to its place: " +
-                      std::string(std::strerror(errno)));
-  }
+  if (!fresh.move_over(data_)) return 0;
   present_ = true;
   // Only now are the pages that were read through the mapping free to go.
   store.drop_cache(slot_);
   if (!keep_copy || isolated_) slot_.release();
+  isolated_ = false;
   return size_;
 }
 
@@ -136,9 +131,11 @@ void PagedRegion::discard() {
 void PagedRegion::renew() {
   if (!discarded_) return;
   auto fresh = MappedMemory::anonymous(mapped_);
-  if (!fresh || !fresh.move_over(data_)) {
+  // What lies there is private memory as well, though less of it in huge pages.
+  const auto n = static_cast<std::size_t>(mapped_);
+  if ((!fresh || !fresh.move_over(data_)) && ::mprotect(data_, n, PROT_READ | PROT_WRITE) != 0) {
     throw OutOfMemory("paged region: the system refused to map " + format_bytes(size_) + ": " +
-                      std::strerror(errno));
+                      MappedMemory::why_refused());
   }
   present_ = true;
   discarded_ = false;

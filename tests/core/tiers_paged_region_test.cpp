@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/mapped_memory.h"
 #include "tiers/paged_region.h"
 #include "tiers_faulty_io.h"
 #include "tiers_test_support.h"
@@ -504,6 +505,52 @@ RC_GTEST_PROP(PagedRegionProperty, AgreesWithAVector, ()) {
     RC_ASSERT(same(region.data(), model));
     if (neighbour) RC_ASSERT(same(neighbour->data(), pattern(20 * kKiB, 12)));
   }
+}
+
+/// The system maps nothing more.
+class NoMoreMappings {
+ public:
+  NoMoreMappings() { MappedMemory::refuses_all = true; }
+  ~NoMoreMappings() { MappedMemory::refuses_all = false; }
+};
+
+TEST(PagedRegionMappings, WhereNoneIsLeftBytesStayWhereTheyAreAndCanBeUsed) {
+  FileStore store(disk_options(4 * kMiB));
+  const auto bytes = pattern(64 * kKiB, 1);
+  const auto others = pattern(64 * kKiB, 2);
+  auto region = filled(bytes);
+  {
+    const NoMoreMappings none;
+    const std::string text = message_of<TierFull>([&] { region.leave(store, true); });
+    EXPECT_NE(text.find("vm.max_map_count"), std::string::npos) << text;
+    EXPECT_TRUE(region.present());
+    EXPECT_FALSE(region.has_copy());
+    EXPECT_EQ(store.stats().used, 0) << "what it took below has been given back";
+    EXPECT_TRUE(same(region.data(), bytes));
+  }
+  EXPECT_GT(region.leave(store, true), 0);
+  {
+    const NoMoreMappings none;
+    EXPECT_EQ(region.come_back(store, true), 0);
+    EXPECT_TRUE(same(region.data(), bytes)) << "read where they lie";
+    copy_to(region.data(), others);
+    EXPECT_FALSE(region.has_copy());
+    EXPECT_EQ(region.leave(store, true), 0) << "they have never come";
+    EXPECT_EQ(region.come_back(store, false), 0);
+  }
+  EXPECT_EQ(region.come_back(store, false), region.size());
+  EXPECT_TRUE(same(region.data(), others)) << "the write reached the file";
+}
+
+TEST(PagedRegionMappings, WhatWasDiscardedIsRenewedInItsPlace) {
+  auto region = filled(pattern(64 * kKiB, 1));
+  region.discard();
+  const NoMoreMappings none;
+  region.renew();
+  EXPECT_TRUE(region.present());
+  EXPECT_TRUE(same(region.data(), std::vector<char>(64 * kKiB, 0)));
+  copy_to(region.data(), pattern(64 * kKiB, 3));
+  EXPECT_TRUE(same(region.data(), pattern(64 * kKiB, 3)));
 }
 
 }  // namespace

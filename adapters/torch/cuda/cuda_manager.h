@@ -65,6 +65,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void emulate_link(double rate) override;
   [[nodiscard]] bool capturing() const override;
   [[nodiscard]] Bytes least_limit(Bytes needed, Bytes requested) override;
+  [[nodiscard]] Bytes ample_limit(Bytes requested) override;
   void operator_ended() override;
   void add_stats(std::map<std::string, std::int64_t>& stats) override;
   void reset_peak() override;
@@ -192,6 +193,13 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void yield_to_native(Bytes bytes);
   static CudaManager* owner_among_all(const void* data);
 
+  /// Calls `take` until it gives something; before each time but the first, an operator of another
+  /// thread has let something go. What it gave last.
+  template <typename Result>
+  Result take_or_wait(const std::function<Result()>& take);
+  /// As with_room(), but null where there is none.
+  template <typename Result>
+  Result try_with_room(Bytes bytes, const std::function<Result()>& allocate);
   /// False: nothing more may leave, and the bytes do not fit under the limit.
   bool prepare_room(Bytes bytes);
   bool relieve(Bytes bytes, int attempt);

@@ -95,10 +95,16 @@ c10::DataPtr CudaManager::allocate(std::size_t n) {
   }
   const Bytes size = round_up(bytes, kUnit);
   const BlockUid uid = Pilot::new_uid();
+  if (thread_state().outermost != nullptr && thread_state().holder.engine() == nullptr) {
+    EngineLock lock = engine_.lock();
+    enter_engine(lock, engine_);
+  }
   try {
     Replay* const replay = thread_state().replay;
     const Bytes wanted = replay != nullptr ? replay->take() : pilot_.allocating(uid, size);
-    if (auto data = take_in_arena(size, uid, wanted, /*evict=*/true)) return data;
+    auto data = take_or_wait<c10::DataPtr>(
+        [&] { return take_in_arena(size, uid, wanted, /*evict=*/true); });
+    if (data) return data;
   } catch (const TierFull& full) {
     pilot_.released(uid);
     throw_out_of_memory(*this, bytes, full.what());
@@ -106,6 +112,32 @@ c10::DataPtr CudaManager::allocate(std::size_t n) {
   pilot_.released(uid);
   failed_ = size;
   throw_out_of_memory(*this, bytes, "");
+}
+
+template <typename Result>
+Result CudaManager::take_or_wait(const std::function<Result()>& take) {
+  PinHolder* const who = may_wait_as();
+  bool waited = false;
+  const auto end_wait = [&] {
+    if (!waited) return;
+    EngineLock lock = engine_.lock(who);
+    engine_.end_wait(lock);
+  };
+  const auto wait = [&] {
+    if (who == nullptr) return false;
+    EngineLock lock = engine_.lock(who);
+    waited = true;
+    return engine_.wait_for_others(lock);
+  };
+  try {
+    Result result = take();
+    while (!result && wait()) result = take();
+    end_wait();
+    return result;
+  } catch (...) {
+    end_wait();
+    throw;
+  }
 }
 
 bool CudaManager::clear_what_failed() {
@@ -378,8 +410,20 @@ bool CudaManager::relieve(Bytes bytes, int attempt) {
 template <typename Result>
 Result CudaManager::with_room(std::size_t size, const std::function<Result()>& allocate) {
   const auto bytes = static_cast<Bytes>(size);
-  if (in_pool() && capturing()) return allocate();
+  if (bytes == 0 || (in_pool() && capturing())) return allocate();
   try {
+    if (Result result = take_or_wait<Result>([&] { return try_with_room(bytes, allocate); })) {
+      return result;
+    }
+  } catch (const TierFull& full) {
+    throw_out_of_memory(*this, bytes, full.what());
+  }
+  throw_out_of_memory(*this, bytes, "");
+}
+
+template <typename Result>
+Result CudaManager::try_with_room(Bytes bytes, const std::function<Result()>& allocate) {
+  {
     if (bytes < std::min(kLarge, min_block())) {
       try {
         return allocate();
@@ -393,7 +437,7 @@ Result CudaManager::with_room(std::size_t size, const std::function<Result()>& a
         evictions = engine_.stats(lock).evictions;
       }
       const auto before = native_stats(device_).num_device_alloc;
-      if (!prepare_room(bytes)) throw_out_of_memory(*this, bytes, "");
+      if (!prepare_room(bytes)) return {};
       try {
         Result result = allocate();
         EngineLock lock = engine_.lock();
@@ -419,10 +463,8 @@ Result CudaManager::with_room(std::size_t size, const std::function<Result()>& a
         // The next attempt frees more.
       }
     }
-  } catch (const TierFull& full) {
-    throw_out_of_memory(*this, bytes, full.what());
   }
-  throw_out_of_memory(*this, bytes, "");
+  return {};
 }
 
 template c10::DataPtr CudaManager::with_room<c10::DataPtr>(std::size_t,
@@ -455,6 +497,14 @@ Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
   // The arena takes memory in chunks, and leaves slack(limit) of what is not reserved.
   const Bytes chunks = reserved + round_up(arena_->used() + requested, arena_->page());
   return std::max({needed, native, chunks + slack(chunks + kSlack)});
+}
+
+Bytes CudaManager::ample_limit(Bytes requested) {
+  // Whatever lies in pieces now: a segment more, or a stretch of new pages behind all the others,
+  // and what is left to PyTorch's allocator of a limit that much larger.
+  const Bytes page = arena_ ? arena_->page() : kSegmentUnit;
+  const Bytes growth = round_up(std::max<Bytes>(requested, 10 * kSegmentUnit), page) + page;
+  return limit() + growth + slack(limit() + growth + kSlack) - slack(limit());
 }
 
 }  // namespace lms::torch

@@ -4,10 +4,12 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstring>
+#include <memory>
 
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
+#include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
 
@@ -217,6 +219,8 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
                 "memory before the capture");
   }
   const cuda::ScopedRange range(ahead ? "page in, ahead" : "page in", block.size);
+  int& arrivals = thread_state().arrivals;
+  const std::unique_ptr<int, void (*)(int*)> arriving(&++arrivals, [](int* count) { --*count; });
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
@@ -227,7 +231,8 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   const cudaStream_t owner = in_arena ? main_stream_.load() : block.home;
   if (in_arena) {
     const Bytes home = pilot_.home_of(block);
-    fresh = take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
+    const auto take = [&] { return take_in_arena(block.size, block.uid, home, /*evict=*/!ahead); };
+    fresh = ahead ? take() : take_or_wait<c10::DataPtr>(take);
     if (!fresh)
       throw OutOfMemory("no place on the device for a block of " + format_bytes(block.size));
     block.place = fresh.get();

@@ -3,7 +3,6 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/cuda_manager.h"
@@ -121,8 +120,6 @@ void CudaManager::show(Stage stage, bool begins) noexcept {
   }
 }
 
-void CudaManager::say(const std::string& line) {
-  std::fprintf(stderr, "LMS (%s): %s\n", device_.str().c_str(), line.c_str());
-}
+void CudaManager::say(const std::string& line) { torch::say(device_, line); }
 
 }  // namespace lms::torch

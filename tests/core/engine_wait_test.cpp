@@ -1,0 +1,319 @@
+// Threads whose operators fit alone, but not side by side: each waits for the other's end, or
+// begins anew, and none runs out of memory. Gates say who comes when; nothing here sleeps.
+
+#include <atomic>
+#include <barrier>
+#include <random>
+#include <thread>
+
+#include "engine_fixture.h"
+
+namespace lms::testing {
+namespace {
+
+/// A thread of an adapter: its operators pin, allocate and end.
+class Worker {
+ public:
+  explicit Worker(World& world) : world_(world) {}
+
+  PinHolder holder;
+
+  void pin(std::vector<Use> uses) {
+    EngineLock lock = world_.engine.lock(&holder);
+    world_.engine.enter(lock, holder);
+    world_.engine.pin(lock, uses);
+    held_.insert(held_.end(), uses.begin(), uses.end());
+  }
+  void pin(SimBlock& block) { pin(std::vector<Use>{{&block, false}}); }
+  /// A result of the running operator. Null: there is no room.
+  SimBlock* make(Bytes size) {
+    {
+      EngineLock lock = world_.engine.lock(&holder);
+      world_.engine.enter(lock, holder);
+      if (!world_.engine.reserve(lock, size)) return nullptr;
+    }
+    auto block = world_.sim.make_block(size);
+    block->fill(9);
+    EngineLock lock = world_.engine.lock();
+    auto& made = static_cast<SimBlock&>(world_.engine.add(lock, std::move(block)));
+    const Use use{&made, true};
+    world_.engine.pin(lock, {&use, 1});
+    held_.push_back(use);
+    return &made;
+  }
+  void end(bool to_try_again = false) {
+    EngineLock lock = world_.engine.lock();
+    world_.engine.unpin(lock, held_);
+    held_.clear();
+    world_.engine.leave(lock, holder, to_try_again);
+    world_.engine.operator_ended(lock);
+  }
+
+ private:
+  World& world_;
+  std::vector<Use> held_;
+};
+
+/// Until `count` threads wait for anything.
+void wait_for_waiting(World& world, std::size_t count) {
+  for (;;) {
+    {
+      auto lock = world.engine.lock();
+      if (world.engine.waiting(lock) >= count) return;
+    }
+    std::this_thread::yield();
+  }
+}
+
+TEST(EngineWait, AnAllocationWaitsForTheEndOfAnothersOperator) {
+  World world(100);
+  SimBlock& a = world.used(60, 1);
+  Worker first(world);
+  Worker second(world);
+  first.pin(a);
+  std::atomic<bool> done{false};
+  std::jthread other([&] {
+    SimBlock* made = second.make(60);
+    EXPECT_NE(made, nullptr) << "there is room as soon as the other has ended";
+    done.store(true);
+    second.end();
+  });
+  wait_for_waiting(world, 1);
+  EXPECT_FALSE(done.load());
+  first.end();
+  other.join();
+  check_consistent(world);
+}
+
+TEST(EngineWait, APageInWaitsToo) {
+  World world(100);
+  SimBlock& b = world.used(60, 2);
+  ASSERT_TRUE(world.evict(b));
+  SimBlock& a = world.used(60, 1);
+  Worker first(world);
+  Worker second(world);
+  first.pin(a);
+  std::jthread other([&] {
+    EXPECT_NO_THROW(second.pin(b));
+    EXPECT_TRUE(b.holds(2));
+    second.end();
+  });
+  wait_for_waiting(world, 1);
+  first.end();
+}
+
+TEST(EngineWait, WhatNeverFitsFailsAtOnceOrWhenAlone) {
+  World world(100);
+  SimBlock& a = world.used(60, 1);
+  Worker first(world);
+  Worker second(world);
+  EXPECT_EQ(second.make(101), nullptr);
+  second.end();
+  first.pin(a);
+  std::jthread other([&] {
+    EXPECT_EQ(second.make(101), nullptr);
+    second.end();
+  });
+  wait_for_waiting(world, 1);
+  first.end();
+}
+
+TEST(EngineWait, NobodyWaitsForWhoMayNeverEnd) {
+  World world(100);
+  SimBlock& a = world.used(60, 1);
+  Worker first(world);
+  first.holder.ends = false;  // a collective, say, that waits for the second thread
+  first.pin(a);
+  Worker second(world);
+  EXPECT_EQ(second.make(60), nullptr);
+  second.end();
+  first.end();
+}
+
+TEST(EngineWait, NorForWhatIsKeptOrHeldOutsideOperators) {
+  World world(100);
+  SimBlock& a = world.used(60, 1);
+  world.pin(a);
+  Worker second(world);
+  EXPECT_EQ(second.make(60), nullptr);
+  second.end();
+  world.unpin(a);
+}
+
+TEST(EngineWait, OfTwoWhoWaitForEachOtherOneIsRefusedAndLaterAlone) {
+  World world(100);
+  SimBlock& a = world.used(40, 1);
+  SimBlock& b = world.used(40, 2);
+  Worker first(world);
+  Worker second(world);
+  first.holder.repeatable = true;
+  first.pin(a);
+  second.pin(b);
+  std::jthread other([&] {
+    // The second could not begin anew: the first has to.
+    EXPECT_NE(second.make(50), nullptr);
+    second.end();
+  });
+  wait_for_waiting(world, 1);
+  EXPECT_EQ(first.make(50), nullptr);
+  EXPECT_TRUE(first.holder.contended());
+  first.end(/*to_try_again=*/true);
+  first.pin(a);  // waits for the second, and keeps others out
+  EXPECT_NE(first.make(50), nullptr);
+  Worker third(world);
+  std::atomic<bool> begun{false};
+  std::jthread late([&] {
+    third.pin(b);
+    begun.store(true);
+    third.end();
+  });
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  EXPECT_FALSE(begun.load()) << "the first is alone";
+  first.end();
+  EXPECT_FALSE(first.holder.contended());
+  late.join();
+  other.join();
+  check_consistent(world);
+}
+
+TEST(EngineWait, TheOtherIsRefusedWhereOnlyItCanBeginAnew) {
+  World world(100);
+  SimBlock& a = world.used(40, 1);
+  SimBlock& b = world.used(40, 2);
+  Worker first(world);
+  Worker second(world);
+  first.holder.repeatable = true;
+  first.pin(a);
+  second.pin(b);
+  std::jthread other([&] {
+    EXPECT_EQ(first.make(50), nullptr);
+    EXPECT_TRUE(first.holder.contended());
+    first.end(/*to_try_again=*/true);
+    first.pin(a);
+    EXPECT_NE(first.make(50), nullptr);
+    first.end();
+  });
+  wait_for_waiting(world, 1);
+  EXPECT_NE(second.make(50), nullptr);
+  second.end();
+}
+
+TEST(EngineWait, AnArrivalThatWaitsForWhoWaitsForIt) {
+  // The first brings c in, and waits for room that the second holds; the second wants c.
+  World world(100);
+  SimBlock& c = world.used(60, 3);
+  ASSERT_TRUE(world.evict(c));
+  SimBlock& b = world.used(50, 2);
+  Worker first(world);
+  Worker second(world);
+  second.pin(b);
+  std::jthread other([&] {
+    EXPECT_THROW(first.pin(c), OutOfMemory);
+    EXPECT_TRUE(first.holder.contended());
+    first.end(/*to_try_again=*/true);
+    first.pin(c);
+    EXPECT_TRUE(c.holds(3));
+    first.end();
+  });
+  wait_for_waiting(world, 1);
+  EXPECT_THROW(second.pin(c), OutOfMemory) << "50 and 60 bytes at once";
+  second.end();
+  other.join();
+  check_consistent(world);
+}
+
+TEST(EngineWait, ALargerLimitEndsTheWait) {
+  World world(100);
+  SimBlock& a = world.used(60, 1);
+  Worker first(world);
+  Worker second(world);
+  first.pin(a);
+  std::jthread other([&] { EXPECT_NE(second.make(60), nullptr); });
+  wait_for_waiting(world, 1);
+  {
+    auto lock = world.engine.lock();
+    world.engine.set_options(lock, {.limit = 120});
+  }
+  other.join();
+  second.end();
+  first.end();
+}
+
+TEST(EngineWait, APauseEndsTheWait) {
+  World world(100);
+  SimBlock& a = world.used(60, 1);
+  Worker first(world);
+  Worker second(world);
+  first.pin(a);
+  std::jthread other([&] { EXPECT_EQ(second.make(60), nullptr); });
+  wait_for_waiting(world, 1);
+  {
+    auto lock = world.engine.lock();
+    world.engine.pause(lock);
+  }
+  other.join();
+  second.end();
+  first.end();
+  auto lock = world.engine.lock();
+  world.engine.resume(lock);
+}
+
+/// Operators that need up to 95 of 100 bytes, from several threads at once, in several steps each:
+/// whatever they hold meanwhile, each comes to its end.
+TEST(EngineWait, EverybodyComesToHisEnd) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 400;
+  World world(100);
+  std::vector<SimBlock*> shared;
+  for (std::uint64_t i = 0; i < 5; ++i) shared.push_back(&world.used(20, 50 + i));
+  world.sim.set_hooks({.mid_move = [](SimBlock&, Direction) { std::this_thread::yield(); }});
+  std::barrier start(kThreads);
+  std::atomic<int> again{0};
+  std::vector<std::jthread> threads;
+  for (int id = 0; id < kThreads; ++id) {
+    threads.emplace_back([&, id] {
+      std::mt19937 random(static_cast<unsigned>(id) + 3);
+      const auto below = [&](unsigned n) { return static_cast<unsigned>(random()) % n; };
+      Worker worker(world);
+      start.arrive_and_wait();
+      for (int round = 0; round < kRounds; ++round) {
+        const unsigned reads = below(5);
+        std::vector<std::size_t> inputs;
+        for (unsigned i = 0; i < 2; ++i) inputs.push_back((reads + i) % shared.size());
+        const auto first = static_cast<Bytes>(5 + below(25));
+        const auto second = static_cast<Bytes>(5 + below(20));
+        for (int tries = 0;; ++tries) {
+          std::vector<SimBlock*> made;
+          bool whole = true;
+          worker.holder.repeatable = tries == 0;
+          try {
+            worker.pin({{shared[inputs[0]], false}, {shared[inputs[1]], false}});
+            for (const std::size_t i : inputs) EXPECT_TRUE(shared[i]->holds(50 + i));
+            for (const Bytes size : {first, second}) {
+              SimBlock* block = whole ? worker.make(size) : nullptr;
+              whole = whole && block != nullptr;
+              if (block != nullptr) made.push_back(block);
+            }
+          } catch (const OutOfMemory&) {
+            whole = false;
+          }
+          for (SimBlock* block : made) EXPECT_TRUE(block->holds(9));
+          const bool contended = worker.holder.contended();
+          for (SimBlock* block : made) world.remove(*block);
+          worker.end(/*to_try_again=*/!whole);
+          if (whole) break;
+          EXPECT_TRUE(contended) << "all of it fits alone";
+          EXPECT_EQ(tries, 0) << "alone it fits";
+          if (!contended || tries > 0) break;
+          ++again;
+        }
+      }
+    });
+  }
+  threads.clear();
+  check_consistent(world);
+  EXPECT_GT(world.stats().evictions, 0);
+}
+
+}  // namespace
+}  // namespace lms::testing
