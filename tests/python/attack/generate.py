@@ -217,6 +217,9 @@ class _Making:
 
     def add_threads(self, actions: list[Action]) -> None:
         """Two threads, each with tensors of its own; their lines run one after the other here."""
+        old = [name for name in self.run.held() if name[0] in "uw"]  # main may have aliased them
+        if old:
+            self.act(actions, Action("del " + ", ".join(old)))
         branches: list[list[str]] = []
         for letter in ("u", "w"):
             maker = Maker(self.dice, self.run.names, letter, self.scale)
@@ -254,5 +257,9 @@ class _Making:
             settings.plan_seconds = dice.choice([0.0, 0.005, 0.02])
         settings.host_limit = 1 << 28
         full = dice.random() < 0.15
-        if full and not (settings.recompute and is_known("full_tier_recompute")):
+        if (
+            full
+            and not settings.stress
+            and not (settings.recompute and is_known("full_tier_recompute"))
+        ):
             settings.host_limit = int(max(self.peak * dice.uniform(0.3, 1.2), 4 * self.unit))

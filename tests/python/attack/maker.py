@@ -93,8 +93,13 @@ class Maker:
             return self.note(self.one_of(self.tensors(_FITS[hole])), chosen)
         first = chosen.get("1")
         if hole in ("1", "same", "kin", "mate"):
-            return (
-                first if hole == "1" else self.one_of(self.tensors(_like(self.names[first], hole)))
+            if hole == "1":
+                return first
+            return self.note(self.one_of(self.tensors(_like(self.names[first], hole))), chosen)
+        if hole == "apart":
+            taken = {self.names[name].untyped_storage()._cdata for name in chosen["all"]}
+            return self.one_of(
+                self.tensors(lambda t: _is_free(t) and t.untyped_storage()._cdata not in taken)
             )
         if hole == "d":
             return str(dice.randint(-1, max(self.names[first].dim() - 1, 0)))
@@ -106,6 +111,7 @@ class Maker:
 
     def note(self, name: str, chosen: dict[str, Any]) -> str:
         chosen.setdefault("1", name)
+        chosen.setdefault("all", []).append(name)
         return name
 
     def small(self, hole: str, chosen: dict[str, Any]) -> str:

@@ -85,28 +85,35 @@ def main(argv: list[str] | None = None) -> int:
 
     counts: collections.Counter[str] = collections.Counter()
     stats: collections.Counter[str] = collections.Counter()
-    failures = 0
+    failures: list[workers.Result] = []
     for result in workers.run_all(tasks(), args.device, args.jobs, args.batch):
         counts[result.kind] += 1
         stats.update(result.stats)
         stats["programs planned"] += result.stats.get("plan.steps", 0) > 0
         if result.failed:
-            failures += 1
-            keep(result, args)
-            if failures == args.most:
-                break
+            failures.append(result)
+            print(f"\n{result.kind}, seed {seed_of(result)}: {result.text[:400]}", flush=True)
+        if len(failures) == args.most:
+            break
         if sys.stderr.isatty():
             print(f"\r{sum(counts.values())} {dict(counts)}", end="", file=sys.stderr, flush=True)
     seconds = time.monotonic() - start
     total = sum(counts.values())
     print(f"{total} programs in {seconds:.0f} s ({total / seconds:.0f} a second): {dict(counts)}")
-    print(f"counted: {dict(stats)}")
+    print(f"counted: {dict(stats)}", flush=True)
+    for failure in failures:
+        keep(failure, args)
     return 1 if failures else 0
+
+
+def seed_of(result: workers.Result) -> str:
+    """The seed, marked where the program came from a file."""
+    return str(result.task) if isinstance(result.task, int) else f"{result.task['seed']}-kept"
 
 
 def keep(result: workers.Result, args: argparse.Namespace) -> None:
     """Prints a failure and writes it down, shrunk if that was asked for."""
-    name = result.task if isinstance(result.task, int) else f"{result.task['seed']}-kept"
+    name = seed_of(result)
     print(f"\n== {result.kind}, seed {name}: {result.text[:1500]}", flush=True)
     if result.program is None:
         return

@@ -22,56 +22,91 @@ class Shrunk:
     note: str
 
 
+class _Tester:
+    """Runs candidates, several at once, and says which is the first that fails as it should."""
+
+    def __init__(self, kind: str, jobs: int) -> None:
+        self.kind = kind
+        self.jobs = jobs
+        self.tries = 1
+        self.deadline = time.monotonic() + _SECONDS
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def first(self, candidates: list[Program]) -> int | None:
+        """The index of the first candidate that fails in that way."""
+        tasks: list[workers.Task] = [c.to_json() for c in candidates for _ in range(self.tries)]
+        place = {id(task): index // self.tries for index, task in enumerate(tasks)}
+        device = candidates[0].device
+        found = [
+            place[id(result.task)]
+            for result in workers.run_all(tasks, device, self.jobs, -(-len(tasks) // self.jobs))
+            if result.kind == self.kind
+        ]
+        return min(found, default=None)
+
+
 def shrink(program: Program, kind: str, jobs: int) -> Shrunk:
     """A smaller program that fails in the same way. Failures of one ``kind`` count as the same."""
-    deadline = time.monotonic() + _SECONDS
-
-    def first_failing(candidates: list[Program]) -> Program | None:
-        tasks: list[workers.Task] = [c.to_json() for c in candidates for _ in range(tries)]
-        found: dict[int, bool] = {}
-        place = {id(task): index // tries for index, task in enumerate(tasks)}
-        for result in workers.run_all(tasks, program.device, jobs, batch=1):
-            if result.kind == kind:
-                found[place[id(result.task)]] = True
-        return candidates[min(found)] if found else None
-
-    tries = 1
-    if first_failing([program]) is None:
-        tries = _TRIES * 2
-        if first_failing([program]) is None:
+    tester = _Tester(kind, jobs)
+    if tester.first([program]) is None:
+        tester.tries = _TRIES
+        if tester.first([program]) is None:
             return Shrunk(program, "does not fail alone: see what ran before it")
-    size = program.size()
-    smaller = True
-    while smaller and time.monotonic() < deadline:
-        smaller = False
-        for way in (_fewer_steps, _simpler_settings, _fewer_lines, _fewer_in_threads):
-            more = _reduce(program, way, first_failing, deadline)
-            smaller = smaller or more is not program
-            program = more
+    size, before = program.size(), 0
+    while program.size() != before and not tester.late:
+        before = program.size()
+        program = _without_lines(program, tester)
+        for way in (_fewer_steps, _simpler_settings, _fewer_in_threads):
+            program = _reduce(program, way, tester)
     return Shrunk(program, f"fails alone, {size} lines shrunk to {program.size()}")
 
 
 def _reduce(
-    program: Program,
-    way: Callable[[Program], Iterator[Program]],
-    first_failing: Callable[[list[Program]], Program | None],
-    deadline: float,
+    program: Program, way: Callable[[Program], Iterator[Program]], tester: _Tester
 ) -> Program:
     """Applies one way of making smaller programs until none of those fails."""
-    found: Program | None = program
-    while found is not None and time.monotonic() < deadline:
-        program, found = found, None
-        group: list[Program] = []
-        for candidate in way(program):
-            group.append(candidate)
-            if len(group) == _AT_ONCE:
-                found = first_failing(group)
-                group = []
-            if found is not None or time.monotonic() > deadline:
-                break
-        if found is None and group:
-            found = first_failing(group)
+    while not tester.late:
+        candidates = list(way(program))
+        found = tester.first(candidates) if candidates else None
+        if found is None:
+            break
+        program = candidates[found]
     return program
+
+
+def _without_lines(program: Program, tester: _Tester) -> Program:
+    """Leaves out half of the lines, a quarter, ... and at last single ones; the last ones first."""
+    length = max(_count(program) // 2, 1)
+    while length >= 1:
+        end = _count(program)
+        while end > 0 and not tester.late:
+            ends = [at for at in range(end, 0, -length)][:_AT_ONCE]
+            candidates = [_without(program, max(at - length, 0), at) for at in ends]
+            found = tester.first(candidates)
+            if found is None:
+                end = ends[-1] - length
+            else:
+                program = candidates[found]
+                end = ends[found] - length
+        length //= 2
+    return program
+
+
+def _count(program: Program) -> int:
+    return sum(map(len, _lists(program)))
+
+
+def _without(program: Program, first: int, end: int) -> Program:
+    """Without the lines from ``first`` to before ``end``, all lists one after the other."""
+    less = program.copy()
+    for lines in _lists(less):
+        count = len(lines)
+        del lines[max(first, 0) : max(end, 0)]
+        first, end = first - count, end - count
+    return less
 
 
 def _fewer_steps(program: Program) -> Iterator[Program]:
@@ -103,21 +138,6 @@ def _simpler_settings(program: Program) -> Iterator[Program]:
 
 def _lists(program: Program) -> list[list[Action]]:
     return [program.prelude, program.body, *program.extras.values()]
-
-
-def _fewer_lines(program: Program) -> Iterator[Program]:
-    """Without half of a list of lines, a quarter, ... and at last without one."""
-    longest = max(len(lines) for lines in _lists(program))
-    length = longest
-    while length >= 1:
-        for which, lines in enumerate(_lists(program)):
-            for start in range(0, len(lines), length):
-                if length > 1 and length > len(lines):
-                    continue
-                less = program.copy()
-                del _lists(less)[which][start : start + length]
-                yield less
-        length //= 2
 
 
 def _fewer_in_threads(program: Program) -> Iterator[Program]:

@@ -6,6 +6,7 @@ Holes are filled from left to right with what the program holds at that moment. 
 ``t``     any; ``f``: of floats; ``w``: of floats, no gradient is asked of it; ``W``: likewise,
           with 8 rows or more; ``m``: a matrix of floats; ``M``: likewise, with 8 rows or more;
           ``q``: of floats, with four dimensions; ``i``: of int64; ``z``: complex
+``apart`` likewise, of another storage than those before it in the line
 ``g``     one that remembers how it was made; ``leaf``: one that collects a gradient
 ``1``     the line's first; ``same``: of its type and shape; ``kin``: of its type; ``mate``: a
           matrix of its type and width
@@ -134,11 +135,11 @@ WRITES: list[tuple[float, str]] = [
     (1, "{W}.scatter_add_(0, torch.ones_like({1}, dtype=torch.int64), {same}.clone())"),
     (1, "{w}[{1} > {c}] = {c}"),
     (1, "{W}.index_put_((torch.arange(3, device=dev),), {1}[4:7].clone(), accumulate=True)"),
-    (2, "torch.{add|mul|sub|maximum}({f}.detach(), {same}.detach(), out={w})"),
-    (1, "torch.{sin|tanh|neg}({f}.detach(), out={w})"),
-    (1, "torch.cumsum({f}.detach(), 0, out={w})"),
-    (1, "torch.mm({m}.detach(), {mate}.detach().t(), out={w})"),
-    (1, "torch.cat([{w}, {same}], out={w})"),
+    (2, "torch.{add|mul|sub|maximum}({f}.detach(), {same}.detach(), out={apart})"),
+    (1, "torch.{sin|tanh|neg}({f}.detach(), out={apart})"),
+    (1, "torch.cumsum({f}.detach(), 0, out={apart})"),
+    (1, "torch.mm({m}.detach(), {mate}.detach().t(), out={apart})"),
+    (1, "torch.cat([{w}, {same}], out={apart})"),
     (2, "torch._foreach_{add_|mul_}([{w}, {w}], {c})"),
     (2, "torch._foreach_addcmul_([{w}], [{same}], [{same}])"),
     (1, "torch._foreach_copy_([{w}], [{same}])"),

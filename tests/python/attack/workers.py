@@ -213,7 +213,7 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
     import torch_lms
 
     from .digest import Reader
-    from .execute import run_managed, run_plain
+    from .execute import leaks_plainly, run_managed, run_plain, varies
     from .generate import make
 
     def say(**words: Any) -> None:
@@ -232,8 +232,20 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
         made.append((index, program, trail))
     made.sort(key=lambda item: -item[1].settings.min_block)  # it can only become smaller
     torch_lms.enable(**made[0][1].settings.arguments(), device=device, plan_cache="off")
+    failed = []
     for index, program, trail in made:
         say(index=index, phase="managed", program=program.to_json())
         verdict = run_managed(program, reader, trail, is_known)
-        say(index=index, kind=verdict.kind, text=verdict.text[:4000], stats=verdict.stats)
+        if verdict.failed:
+            failed.append((index, program, trail, verdict))
+        else:
+            say(index=index, kind=verdict.kind, text=verdict.text[:4000], stats=verdict.stats)
     torch_lms.disable()
+    for index, program, trail, verdict in failed:
+        say(index=index, phase="plain", program=program.to_json())
+        kind, text = verdict.kind, verdict.text[:4000]
+        if varies(program, reader, trail):
+            kind, text = "unusable", "plain runs differ"
+        elif kind == "leak" and leaks_plainly(program, reader):
+            kind = "same"
+        say(index=index, kind=kind, text=text, stats=verdict.stats)

@@ -44,14 +44,21 @@ class Pointer:
         self.alive = tensor.detach()
         self.address = self.alive.data_ptr()
         self.bytes = self.alive.numel() * self.alive.element_size()
+        self.of_storage = self.alive.untyped_storage().nbytes()
+
+    def stale(self) -> bool:
+        """Whether the storage has grown: it lies elsewhere then, and nobody may use the address."""
+        return self.alive.untyped_storage().nbytes() != self.of_storage
 
     def write(self, offset: int, value: int, count: int) -> None:
         """Sets bytes, as a library would that was given the address."""
+        if self.stale():
+            return
         offset %= self.bytes
         ctypes.memset(self.address + offset, value, min(count, self.bytes - offset))
 
     def read(self) -> bytes:
-        return ctypes.string_at(self.address, min(self.bytes, 64))
+        return b"" if self.stale() else ctypes.string_at(self.address, min(self.bytes, 64))
 
 
 class Parked:
