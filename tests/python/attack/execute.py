@@ -289,13 +289,12 @@ def leaks_plainly(program: Program, reader: Reader) -> bool:
 _EMPTY = ("blocks", "absent.bytes", "dropped.bytes", "file.bytes", "host.bytes", "pinned.bytes")
 
 
-def _leaks(device: str) -> str:
-    """What LMS still holds, although the program's names are gone."""
+def _left(device: str) -> dict[str, int]:
+    """What LMS holds."""
     import torch_lms
 
     stats = torch_lms.memory_stats(device)
-    left = {key: stats.get(f"{key}.current", 0) for key in _EMPTY}
-    return ", ".join(f"{key} {value}" for key, value in left.items() if value)
+    return {key: stats.get(f"{key}.current", 0) for key in _EMPTY}
 
 
 def _once(program: Program, reader: Reader, expected: Trail, factor: float) -> None:
@@ -332,6 +331,7 @@ def run_managed(
     ``known``: whether failures of a kind (``figure``, ``needless``) are those of a known defect.
     """
     before = _counts(program.device)
+    held = _left(program.device)
     refused = ""
     factor = 1.0
     try:
@@ -349,10 +349,10 @@ def run_managed(
         if not (error.kind in ("figure", "needless") and known(error.kind)):
             return Verdict(error.kind, error.text)
         refused = error.text
-    if left := _leaks(program.device):
+    if _left(program.device) != held:
         gc.collect()
-        if left := _leaks(program.device):
-            return Verdict("leak", left)
+    if (left := _left(program.device)) != held:
+        return Verdict("leak", f"{left}, before the program {held}")
     after = _counts(program.device)
     stats = {key: after[key] - before.get(key, 0) for key in _COUNTS}
     if refused and not known("needless") and needless(program, reader, expected):

@@ -95,7 +95,9 @@ class Maker:
         if hole in ("1", "same", "kin", "mate"):
             if hole == "1":
                 return first
-            return self.note(self.one_of(self.tensors(_like(self.names[first], hole))), chosen)
+            names = self.tensors(_like(self.names[first], hole))
+            others = [name for name in names if name != first]
+            return self.note(self.one_of(others or names), chosen)
         if hole == "apart":
             taken = {self.names[name].untyped_storage()._cdata for name in chosen["all"]}
             return self.one_of(

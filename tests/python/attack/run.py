@@ -49,15 +49,19 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--shrink", action="store_true", help="shrink what fails")
     parser.add_argument("--show", action="store_true", help="print the programs, run nothing")
     parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds for one program")
     parser.add_argument("--failures", type=Path, default=Path("out/attack"), help="a folder")
     return parser.parse_args(argv)
 
 
 def show(first: int, count: int, device: str) -> None:
     """Prints programs."""
+    import torch
+
     from attack.digest import Reader
     from attack.generate import make
 
+    torch.set_num_threads(1)
     for seed in range(first, first + count):
         print(listing(make(seed, Reader(), device)[0]), end="\n\n")
 
@@ -68,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.show:
         show(args.first, args.programs, args.device)
         return 0
+    workers.TIMEOUT = args.timeout
     workers.import_everything()
     start = time.monotonic()
 
