@@ -243,7 +243,9 @@ class _Making:
         dice, settings = self.dice, self.program.settings
         settings.min_block = dice.choice([self.unit] * 4 + [self.unit // 4, 1])
         least = max(4 * self.largest, 6 * self.unit)
-        settings.limit = int(max(self.peak * dice.uniform(0.15, 0.9), least))
+        # What a step's graph holds is in nobody's name: the peak is that of the names alone.
+        part = dice.uniform(0.5, 2.5) if planned else dice.uniform(0.15, 0.9)
+        settings.limit = int(max(self.peak * part, least))
         settings.verify = dice.random() < 0.9
         mode = dice.choice(["planned"] * 4 + ["reactive"]) if planned else ""
         mode = mode or dice.choice(["evict", "drop", "drop", "reactive", "reactive", "recompute"])

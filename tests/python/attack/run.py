@@ -22,7 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[2] / "python"), str(HERE.parent)]
 
-from attack import workers  # noqa: E402
+from attack import known, workers  # noqa: E402
 from attack.program import Program, listing  # noqa: E402
 from attack.shrink import shrink  # noqa: E402
 
@@ -47,7 +47,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--corpus", action="store_true", help="only the corpus")
     parser.add_argument("--file", type=Path, help="only the program of this JSON")
     parser.add_argument("--shrink", action="store_true", help="shrink what fails")
+    parser.add_argument("--shrink-seconds", type=float, default=120, help="for one failure")
     parser.add_argument("--show", action="store_true", help="print the programs, run nothing")
+    parser.add_argument("--all", action="store_true", help="known defects as well")
     parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for one program")
     parser.add_argument("--failures", type=Path, default=Path("out/attack"), help="a folder")
@@ -72,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.show:
         show(args.first, args.programs, args.device)
         return 0
+    if args.all:
+        known.KNOWN.clear()
     workers.TIMEOUT = args.timeout
     workers.import_everything()
     start = time.monotonic()
@@ -125,7 +129,7 @@ def keep(result: workers.Result, args: argparse.Namespace) -> None:
     program = Program.from_json(result.program)
     note = ""
     if args.shrink:
-        smaller = shrink(program, result.kind, args.jobs)
+        smaller = shrink(program, result.kind, args.jobs, args.shrink_seconds)
         note = smaller.note
         program = smaller.program
         print(f"-- {note}")

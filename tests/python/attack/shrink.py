@@ -10,7 +10,6 @@ from . import workers
 from .program import Action, Program
 
 _TRIES = 3  # plans depend on measured times: a failure may need more than one run
-_SECONDS = 120.0
 _AT_ONCE = 8
 
 
@@ -25,11 +24,11 @@ class Shrunk:
 class _Tester:
     """Runs candidates, several at once, and says which is the first that fails as it should."""
 
-    def __init__(self, kind: str, jobs: int) -> None:
+    def __init__(self, kind: str, jobs: int, seconds: float) -> None:
         self.kind = kind
         self.jobs = jobs
         self.tries = 1
-        self.deadline = time.monotonic() + _SECONDS
+        self.deadline = time.monotonic() + seconds
 
     @property
     def late(self) -> bool:
@@ -48,9 +47,9 @@ class _Tester:
         return min(found, default=None)
 
 
-def shrink(program: Program, kind: str, jobs: int) -> Shrunk:
+def shrink(program: Program, kind: str, jobs: int, seconds: float) -> Shrunk:
     """A smaller program that fails in the same way. Failures of one ``kind`` count as the same."""
-    tester = _Tester(kind, jobs)
+    tester = _Tester(kind, jobs, seconds)
     if tester.first([program]) is None:
         tester.tries = _TRIES
         if tester.first([program]) is None:

@@ -203,8 +203,7 @@ MEMORY: list[tuple[float, str]] = [
     (1, "{l} = Ring({t}, {t})"),
     (1, "del {l!}"),
     (1, "gc.collect(0)"),
-    (1, "{o} = torch.utils.dlpack.from_dlpack({w}.detach())"),
-    (1, "{o} = torch.from_dlpack({w}.detach())"),
+    (1, "{o} = exported({w})"),
     (1, "{t}.untyped_storage().byteswap(torch.float32)"),
     (1, "{v} = {t}.flatten()[:3].tolist()"),
     (1, "{v} = {t}.flatten()[0].item()"),
@@ -213,10 +212,10 @@ MEMORY: list[tuple[float, str]] = [
 ]
 
 SLICES: list[tuple[float, str]] = [
-    (2, "{st} = {t}.untyped_storage()[0:{k} * 16]"),
+    (2, "{st} = part({t}, {k} * 16)"),
     (1, "{st!}[0] = {k}"),
     (1, "{st!}.fill_({k})"),
-    (1, "{st!}.copy_({t}.contiguous().untyped_storage()[0:{st!}.nbytes()])"),
+    (1, "{st!}.copy_({t}.clone().untyped_storage()[0:{st!}.nbytes()])"),
 ]
 
 POINTERS: list[tuple[float, str]] = [
@@ -230,7 +229,7 @@ POINTERS: list[tuple[float, str]] = [
     (2, "{p} = Pointer({w})"),
     (3, "{p!}.write({s}, {k}, 64)"),
     (1, "{v} = {p!}.read()"),
-    (1, "{w}.share_memory_()"),
+    (1, "{o} = {t}.detach().clone().share_memory_()"),
     (1, "{w}.apply_(lambda x: x + 1)"),
 ]
 

@@ -37,28 +37,41 @@ def array(tensor: Tensor) -> Any:
     return tensor.detach().numpy()
 
 
+def fixed(tensor: Tensor) -> Tensor:
+    """An alias whose storage cannot grow from now on: it would lie elsewhere, and addresses that
+    somebody has would dangle, in plain PyTorch as well. LMS sees none of it."""
+    alias = tensor.detach()
+    torch._C.TensorBase.numpy(alias)
+    return alias
+
+
+def exported(tensor: Tensor) -> Tensor:
+    """Another tensor over the same memory, by way of DLPack."""
+    return torch.from_dlpack(fixed(tensor) if tensor.device.type == "cpu" else tensor.clone())
+
+
+def part(tensor: Tensor, count: int) -> torch.UntypedStorage:
+    """The first bytes of a storage, as a storage."""
+    return fixed(tensor).untyped_storage()[0:count]
+
+
 class Pointer:
     """A tensor's address, taken once and written through later."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.alive = tensor.detach()
+        self.alive = fixed(tensor)
         self.address = self.alive.data_ptr()
-        self.bytes = self.alive.numel() * self.alive.element_size()
-        self.of_storage = self.alive.untyped_storage().nbytes()
-
-    def stale(self) -> bool:
-        """Whether the storage has grown: it lies elsewhere then, and nobody may use the address."""
-        return self.alive.untyped_storage().nbytes() != self.of_storage
+        self.bytes = self.alive.numel() * self.alive.element_size() if tensor.numel() else 0
+        if not tensor.is_contiguous():
+            raise ValueError("bytes in between are others'")
 
     def write(self, offset: int, value: int, count: int) -> None:
         """Sets bytes, as a library would that was given the address."""
-        if self.stale():
-            return
         offset %= self.bytes
         ctypes.memset(self.address + offset, value, min(count, self.bytes - offset))
 
     def read(self) -> bytes:
-        return b"" if self.stale() else ctypes.string_at(self.address, min(self.bytes, 64))
+        return ctypes.string_at(self.address, min(self.bytes, 64))
 
 
 class Parked:
