@@ -286,7 +286,7 @@ def leaks_plainly(program: Program, reader: Reader) -> bool:
     return not all(storage.expired() for storage in run.storages)
 
 
-_EMPTY = ("blocks", "absent.bytes", "dropped.bytes", "file.bytes", "host.bytes", "pinned.bytes")
+_EMPTY = ("blocks", "pinned.bytes")
 
 
 def _left(device: str) -> dict[str, int]:
@@ -354,7 +354,8 @@ def run_managed(
     if (left := _left(program.device)) != held:
         return Verdict("leak", f"{left}, before the program {held}")
     after = _counts(program.device)
-    stats = {key: after[key] - before.get(key, 0) for key in _COUNTS}
+    # The pilot begins to count anew whenever it starts.
+    stats = {k: after[k] - (0 if k.startswith("plan.") else before.get(k, 0)) for k in _COUNTS}
     if refused and not known("needless") and needless(program, reader, expected):
         return Verdict("needless", f"finishes with plan='off', recompute=False; else: {refused}")
     return Verdict("refused" if refused else "same", refused, stats)

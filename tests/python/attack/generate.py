@@ -97,11 +97,11 @@ class _Making:
     def make_steps(self) -> None:
         """A body that reads what there is, and binds names of its own."""
         dice, program, maker = self.dice, self.program, self.maker
-        program.steps = dice.randint(6, 10)
+        program.steps = dice.randint(9, 16)  # some seven pass before there is a plan
         maker.letter, maker.readable, maker.mine = "b", "tb", set()
         for _ in range(2):
             self.add(program.body, templates.NETWORKS)
-        self.fill(program.body, dice.randint(8, 24), plain=True)
+        self.fill(program.body, dice.randint(6, 20), plain=True)
         if dice.random() < 0.7:
             names = sorted(maker.mine & self.run.names.keys())
             for name in dice.sample(names, len(names) * 3 // 4):
@@ -111,7 +111,7 @@ class _Making:
             if step > 0:
                 for action in program.body:
                     self.run.act(action)
-            if dice.random() < 0.25:
+            if dice.random() < (0.15 if step >= 7 else 0.02):
                 extras: list[Action] = []
                 self.fill(extras, dice.randint(1, 3))
                 if extras:
