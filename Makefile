@@ -1,6 +1,6 @@
 # LMS: `make demo` and `make test` do all of their own set-up. See CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sanitizers test-gpu test-newest bench build vendor format check-format tidy clean reference
+.PHONY: help demo test test-sanitizers test-gpu test-newest attack bench build vendor reference format check-format tidy clean
 
 ARGS ?=
 FILES ?=
@@ -22,6 +22,9 @@ test-gpu:  ## the tests on a GPU, with the machine's own python3 (PYTHON) and it
 
 test-newest:  ## build for and test the newest PyTorch, on the CPU
 	@scripts/test_newest.sh
+
+attack:  ## random programs under LMS against plain PyTorch (ARGS="--programs 100000 --jobs 2")
+	@scripts/attack.sh $(ARGS)
 
 bench:  ## benchmarks on a GPU (ARGS="--suite ..." or "--help")
 	@scripts/bench.sh $(ARGS)

@@ -1,0 +1,1 @@
+"""Random PyTorch programs, run plainly and under LMS, and held against each other bit by bit."""

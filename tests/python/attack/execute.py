@@ -1,0 +1,375 @@
+"""Runs programs, plainly and under LMS, and says what became of them."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .digest import Digests, Reader, differences
+from .program import Action, Program
+from .world import namespace
+
+_NAME = re.compile(r"[a-z]\d+")
+_FLOOR = re.compile(r"smallest limit that could work here is [^(]*\((\d+) bytes\)")
+_ENOUGH = 1 << 30
+_RESTARTS = 8
+_GROWTHS = 6
+_PLAIN_RUNS = 12
+
+
+class Wrong(BaseException):
+    """The run under LMS differs. Not an Exception: no line may swallow it."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+
+
+class NoRoom(BaseException):
+    """LMS ran out of memory in a line that cannot be run again alone."""
+
+    def __init__(self, text: str, floor: int) -> None:
+        super().__init__(text)
+        self.floor = floor
+
+
+@dataclass
+class Verdict:
+    """What a program came to: ``same``, ``refused`` (the same with a larger limit), or a failure,
+    which is any other kind."""
+
+    kind: str
+    text: str = ""
+    stats: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        return self.kind not in ("same", "refused")
+
+
+Trail = list["str | Digests"]
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(code: str) -> Any:
+    return compile(code, code, "exec")
+
+
+class Run:
+    """A program's names, and what it left behind: exceptions by type, and digests.
+
+    This one is the plain run; the functions that change LMS's settings do nothing.
+    """
+
+    def __init__(self, program: Program, reader: Reader) -> None:
+        self.program = program
+        self.reader = reader
+        self.trail: Trail = []
+        self.names = namespace(program.device)
+        for function in (self.check, self.limits, self.restart, self.reclaim, self.other_thread):
+            self.names[function.__name__] = function
+        torch.manual_seed(program.seed)
+
+    def all(self) -> Trail:
+        """Runs everything; the trail."""
+        for action in self.program.actions():
+            self.act(action)
+        self.finish()
+        return self.trail
+
+    def finish(self) -> None:
+        self.act(Action("check()"))
+        self.note(str(hash(tuple(torch.random.get_rng_state().tolist()))))
+
+    def act(self, action: Action) -> None:
+        if action.branches:
+            self.threads(action.branches)
+        else:
+            self.note(self.line(action.code, action.pure))
+
+    def threads(self, branches: list[list[str]]) -> None:
+        """Runs the branches at once, waits, and notes what each came to."""
+        seen: list[list[str]] = [[] for _ in branches]
+        raised: list[BaseException] = []
+
+        def work(index: int) -> None:
+            try:
+                for code in branches[index]:
+                    seen[index].append(self.line(code, False))
+            except BaseException as error:
+                error.__traceback__ = None
+                raised.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(branches))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if raised:
+            raise raised[0]
+        self.note(repr(seen))
+
+    def line(self, code: str, pure: bool) -> str:
+        """Runs a line; the type of what it raised, or nothing."""
+        try:
+            exec(_compiled(code), self.names)
+        except Exception as error:
+            return type(error).__name__
+        return ""
+
+    def note(self, event: str | Digests) -> None:
+        self.trail.append(event)
+
+    def held(self) -> dict[str, Any]:
+        """The program's own names."""
+        return {name: value for name, value in self.names.items() if _NAME.fullmatch(name)}
+
+    def check(self) -> None:
+        self.note(self.reader.read(self.held()))
+
+    def clear(self) -> None:
+        self.names.clear()
+        gc.collect()
+
+    def limits(self, limit: int) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def reclaim(self) -> None: ...
+
+    def other_thread(self, limit: int) -> None: ...
+
+
+class ManagedRun(Run):
+    """The same under LMS, held against the plain run's trail while it goes."""
+
+    def __init__(self, program: Program, reader: Reader, expected: Trail, factor: float) -> None:
+        import torch_lms
+
+        super().__init__(program, reader)
+        self.lms = torch_lms
+        self.expected = expected
+        self.at = 0
+        self.ran = ""
+        self.grown = 0
+        self.settings = program.settings.arguments() | {
+            "device": program.device,
+            "plan_cache": "off",
+        }
+        self.factor = factor
+        self.least = 0
+        self.settings["host_limit"] = self.scaled(program.settings.host_limit)
+        self.limits(program.settings.limit)
+
+    def scaled(self, limit: int) -> int:
+        return max(min(int(limit * self.factor), _ENOUGH), self.least)
+
+    def limits(self, limit: int) -> None:
+        before = self.settings.get("limit")
+        self.settings["limit"] = self.scaled(limit)
+        try:
+            self.lms.enable(**self.settings)
+        except torch.OutOfMemoryError:
+            # What is kept or pinned, or has no room below, may be more: the old limit stands.
+            self.settings["limit"] = before
+            self.lms.enable(**self.settings)
+
+    def other_thread(self, limit: int) -> None:
+        thread = threading.Thread(target=self.limits, args=(limit,))
+        thread.start()
+        thread.join()
+
+    def restart(self) -> None:
+        self.lms.disable()
+        self.lms.enable(**self.settings)
+
+    def reclaim(self) -> None:
+        try:
+            self.lms.reclaim_inactive(self.program.device)
+        except RuntimeError as error:
+            if "is full" not in str(error):  # the tier below: an error by contract
+                raise
+
+    def line(self, code: str, pure: bool) -> str:
+        self.ran = code
+        while True:
+            try:
+                exec(_compiled(code), self.names)
+                return ""
+            except torch.OutOfMemoryError as error:
+                text = str(error)
+            except Exception as error:
+                text = str(error)
+                if "LMS: out of memory" not in text:  # wrapped: load_state_dict does so
+                    self.raised = f"{type(error).__name__}: {text[:300]}"
+                    return type(error).__name__
+            floor = self.floor_of(text)
+            if not pure or self.grown == _GROWTHS:
+                raise NoRoom(text, floor)
+            self.grown += 1
+            self.least = max(floor, int(self.settings["limit"] * 1.5))
+            self.settings["host_limit"] *= 2
+            self.limits(self.least)
+
+    def floor_of(self, text: str) -> int:
+        """The smallest limit that an error names; it has to be more than there is."""
+        limit = self.settings["limit"]
+        if limit >= _ENOUGH:
+            raise Wrong("memory", f"{self.ran}: {text}")
+        found = _FLOOR.search(text)
+        if found is None:
+            return 0
+        floor = int(found.group(1))
+        if floor <= limit and "file" not in text and "host" not in text:
+            raise Wrong("figure", f"{self.ran}: {text}")
+        return floor
+
+    def note(self, event: str | Digests) -> None:
+        expected = self.expected[self.at] if self.at < len(self.expected) else ""
+        self.at += 1
+        if event == expected:
+            return
+        where = f"after event {self.at} ({self.ran})"
+        if isinstance(event, dict) and isinstance(expected, dict):
+            raise Wrong("bits", f"{where}: " + "; ".join(differences(expected, event)[:4]))
+        more = getattr(self, "raised", "")
+        raise Wrong("raises", f"{where}: plain {expected!r}, under LMS {event!r} {more}")
+
+
+def run_plain(program: Program, reader: Reader) -> Trail:
+    run = Run(program, reader)
+    trail = run.all()
+    run.clear()
+    return trail
+
+
+def varies(program: Program, reader: Reader, expected: Trail) -> bool:
+    """Whether plain runs differ among themselves, with memory elsewhere each time."""
+    held = []
+    for turn in range(_PLAIN_RUNS):
+        held.append(torch.empty(100 + 7919 * turn % 4000))
+        if run_plain(program, reader) != expected:
+            return True
+    return False
+
+
+class _Watched(Run):
+    """A plain run that keeps weak references to all storages that its names have had."""
+
+    def __init__(self, program: Program, reader: Reader) -> None:
+        super().__init__(program, reader)
+        self.storages: list[StorageWeakRef] = []
+
+    def act(self, action: Action) -> None:
+        super().act(action)
+        self.storages += [
+            StorageWeakRef(value.untyped_storage())
+            for value in self.held().values()
+            if isinstance(value, torch.Tensor)
+        ]
+
+
+def leaks_plainly(program: Program, reader: Reader) -> bool:
+    """Whether plain PyTorch keeps memory as well: a graph that saves what it is the graph of."""
+    run = _Watched(program, reader)
+    run.all()
+    run.clear()
+    return not all(storage.expired() for storage in run.storages)
+
+
+_EMPTY = ("blocks", "pinned.bytes")
+
+
+def _left(device: str) -> dict[str, int]:
+    """What LMS holds."""
+    import torch_lms
+
+    stats = torch_lms.memory_stats(device)
+    return {key: stats.get(f"{key}.current", 0) for key in _EMPTY}
+
+
+def _once(program: Program, reader: Reader, expected: Trail, factor: float) -> None:
+    """One run under LMS; Wrong or NoRoom."""
+    run = ManagedRun(program, reader, expected, factor)
+    try:
+        run.all()
+    except (Wrong, NoRoom) as error:
+        error.__traceback__ = None  # whose frames hold tensors
+        raise error from None
+    finally:
+        run.clear()
+        del run
+
+
+_COUNTS = ("evictions", "evictions.clean", "drops", "remakes", "plan.steps", "plan.divergences")
+
+
+def _counts(device: str) -> dict[str, int]:
+    import torch_lms
+
+    stats = torch_lms.memory_stats(device)
+    return {key: int(stats.get(key, 0)) for key in _COUNTS}
+
+
+def run_managed(
+    program: Program,
+    reader: Reader,
+    expected: Trail,
+    known: Callable[[str], bool] = lambda name: False,
+) -> Verdict:
+    """The verdict on a program whose plain trail is known. LMS may be on before, and stays on.
+
+    ``known``: whether failures of a kind (``figure``, ``needless``) are those of a known defect.
+    """
+    before = _counts(program.device)
+    held = _left(program.device)
+    refused = ""
+    factor = 1.0
+    try:
+        for turn in range(_RESTARTS):
+            try:
+                _once(program, reader, expected, factor)
+                break
+            except NoRoom as error:
+                if turn + 1 == _RESTARTS:
+                    raise Wrong("memory", f"at {factor} times the limit: {error}") from None
+                refused = refused or str(error)
+                factor = max(factor * 2, 1.01 * error.floor / program.settings.limit)
+                factor = factor if turn < _RESTARTS - 2 else float(_ENOUGH)
+    except Wrong as error:
+        if not (error.kind in ("figure", "needless") and known(error.kind)):
+            return Verdict(error.kind, error.text)
+        refused = error.text
+    if _left(program.device) != held:
+        gc.collect()
+    if (left := _left(program.device)) != held:
+        return Verdict("leak", f"{left}, before the program {held}")
+    after = _counts(program.device)
+    # The pilot begins to count anew whenever it starts.
+    stats = {k: after[k] - (0 if k.startswith("plan.") else before.get(k, 0)) for k in _COUNTS}
+    if refused and not known("needless") and needless(program, reader, expected):
+        return Verdict("needless", f"finishes with plan='off', recompute=False; else: {refused}")
+    return Verdict("refused" if refused else "same", refused, stats)
+
+
+def needless(program: Program, reader: Reader, expected: Trail) -> bool:
+    """Whether a refused program fits under the very same limits where nothing is planned."""
+    settings = program.settings
+    if settings.stress or (settings.plan == "off" and not settings.recompute):
+        return False
+    simple = program.copy()
+    simple.settings.plan, simple.settings.recompute = "off", False
+    try:
+        _once(simple, reader, expected, 1.0)
+    except (Wrong, NoRoom):
+        return False
+    return True

@@ -1,0 +1,83 @@
+"""Random programs under LMS: the same bits as in plain PyTorch, no crash, nothing left behind.
+
+``make attack`` runs more of them. Each runs in a process of its own: this one may have threads,
+and may have managed its memory before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = 400
+
+
+def attack(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs the suite; failures are kept in ``folder``."""
+    paths = os.pathsep.join([str(HERE), str(HERE.parents[1] / "python")])
+    command = [sys.executable, "-m", "attack", "--failures", str(folder), *options]
+    return subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_random_programs(tmp_path: Path, device: str) -> None:
+    """What once failed, and fixed seeds: all the same, and most of them did not need more room."""
+    done = attack(tmp_path, "--programs", str(PROGRAMS), "--jobs", "2", "--device", device)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    same = re.search(r"'same': (\d+)", done.stdout)
+    assert same and int(same.group(1)) > PROGRAMS * 0.7, done.stdout
+    counted = re.search(r"'evictions': (\d+)", done.stdout)
+    assert counted and int(counted.group(1)) > PROGRAMS, done.stdout
+
+
+PROGRAM = {
+    "seed": 1,
+    "settings": {"limit": 1 << 20, "plan": "off"},
+    "prelude": ["t0 = fresh(1, 2000)", "t1 = t0 * 2", "t2 = t1 + t0", "del t1", "check()"],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("bits", "t2[7] += float(len(torch.ops.lms.devices()))"),
+        ("raises", "t2[5000 * len(torch.ops.lms.devices())] = 1"),
+        ("crash", "len(torch.ops.lms.devices()) and os.abort()"),
+        ("hang", "while torch.ops.lms.devices(): pass"),
+    ],
+)
+def test_failures_are_found_and_shrunk(tmp_path: Path, kind: str, line: str) -> None:
+    """A line that behaves in another way under LMS is found, and hardly anything else is left."""
+    lines = ["import os", *PROGRAM["prelude"], line, "t3 = t2 * 2"]
+    path = tmp_path / "program.json"
+    path.write_text(json.dumps({"program": PROGRAM | {"prelude": lines}}))
+    done = attack(
+        tmp_path, "--file", str(path), "--shrink", "--timeout", "3", "--shrink-seconds", "20"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    record = json.loads((tmp_path / f"{kind}-1-kept.json").read_text())
+    assert record["kind"] == kind
+    left = record["program"]["prelude"]
+    assert line in left and len(left) < len(lines), left
+
+
+def test_a_seed_makes_one_program(tmp_path: Path) -> None:
+    """A failure's seed is all that is needed to make it again."""
+    first = attack(tmp_path, "--show", "--first", "11", "--programs", "3")
+    second = attack(tmp_path, "--show", "--first", "11", "--programs", "3")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout and first.stdout.count("torch_lms.enable") == 3
