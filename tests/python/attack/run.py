@@ -30,8 +30,9 @@ CORPUS = HERE / "corpus"
 
 
 def corpus() -> list[workers.Task]:
-    """The programs that once failed."""
-    return [json.loads(path.read_text())["program"] for path in sorted(CORPUS.glob("*.json"))]
+    """The programs that once failed, but for those of defects that are known."""
+    records = [json.loads(path.read_text()) for path in sorted(CORPUS.glob("*.json"))]
+    return [one["program"] for one in records if not known.is_known(one.get("known", ""))]
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:

@@ -247,7 +247,7 @@ AUTOGRAD: list[tuple[float, str]] = [
     (1, "{o} = {leaf}.grad"),
     (1, "{o} = {leaf} * {kin}"),
     (1, "{g}.register_hook(lambda gradient: gradient * {c})"),
-    (1, "{leaf}.register_post_accumulate_grad_hook(lambda leaf: leaf.grad.mul_(2))"),
+    (1, "{leaf}.register_post_accumulate_grad_hook(lambda x: x.grad.mul_(2))"),
     (1, "{g}.detach_()"),
     (1, "with torch.no_grad(): {leaf}.add_({c})"),
     (1, "with torch.inference_mode(): {o} = {f} * 2"),
