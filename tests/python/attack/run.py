@@ -97,6 +97,9 @@ def main(argv: list[str] | None = None) -> int:
     stats: collections.Counter[str] = collections.Counter()
     failures: list[workers.Result] = []
     for result in workers.run_all(tasks(), args.device, args.jobs, args.batch):
+        if result.kind == "crash" and result.program is not None:
+            if workers.crashes_plainly(result.program, args.device):
+                result.kind = "unusable"
         counts[result.kind] += 1
         stats.update(result.stats)
         stats["programs planned"] += result.stats.get("plan.steps", 0) > 0
