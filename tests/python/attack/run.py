@@ -46,6 +46,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--batch", type=int, default=100, help="programs a process")
     parser.add_argument("--corpus", action="store_true", help="only the corpus")
+    parser.add_argument("--seeds", action="store_true", help="without the corpus")
     parser.add_argument("--file", type=Path, help="only the program of this JSON")
     parser.add_argument("--shrink", action="store_true", help="shrink what fails")
     parser.add_argument("--shrink-seconds", type=float, default=120, help="for one failure")
@@ -85,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.file:
             yield json.loads(args.file.read_text())["program"]
             return
-        if args.device == "cpu":
+        if args.device == "cpu" and not args.seeds:
             yield from corpus()
         if not args.corpus:
             for seed in range(args.first, args.first + args.programs):
