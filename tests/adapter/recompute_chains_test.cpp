@@ -22,8 +22,8 @@ using testing::find_operator;
 using testing::ManagedCpu;
 using testing::numbers;
 
-constexpr std::int64_t kElements = 4096;
-constexpr Bytes kBlock = kElements * 4;
+constexpr std::int64_t kLinkElements = 4096;
+constexpr Bytes kBlock = kLinkElements * 4;
 
 DeviceManager& manager() { return *active_manager(c10::kCPU); }
 
@@ -56,7 +56,7 @@ bool drop(const at::Tensor& tensor) {
   return block != nullptr && manager().engine().drop(lock, *block);
 }
 
-BlockState state(const at::Tensor& tensor) {
+BlockState state_of(const at::Tensor& tensor) {
   EngineLock lock = manager().engine().lock();
   return manager().find(lock, *tensor.storage().unsafeGetStorageImpl())->state;
 }
@@ -81,7 +81,7 @@ void on_a_small_stack(const std::function<void()>& work) {
 }
 
 std::string sines(int links) {
-  at::Tensor y = numbers(kElements, 0.5);
+  at::Tensor y = numbers(kLinkElements, 0.5);
   for (int i = 0; i < links; ++i) y = y.sin();
   return bytes_of(y);
 }
@@ -92,7 +92,7 @@ TEST(RecomputeChains, ALongChainOfDroppedBlocksTakesTwoOfThemAtOnce) {
   const Recorded sine("aten::sin");
   const ManagedCpu managed(2 * kBlock, /*stress=*/false, /*drop=*/false, /*plan=*/false);
   on_a_small_stack([&] {
-    std::vector<at::Tensor> chain = {numbers(kElements, 0.5)};
+    std::vector<at::Tensor> chain = {numbers(kLinkElements, 0.5)};
     for (int i = 0; i < kLinks; ++i) {
       chain.push_back(sine({chain.back()}));
       ASSERT_TRUE(i == 0 || drop(chain[static_cast<std::size_t>(i)])) << i;
@@ -102,7 +102,7 @@ TEST(RecomputeChains, ALongChainOfDroppedBlocksTakesTwoOfThemAtOnce) {
     EXPECT_EQ(bytes_of(chain.back()), expected);
     EXPECT_EQ(managed.count("remakes"), remakes + kLinks) << "each once";
     EXPECT_LE(managed.stat("device.bytes.peak"), 2 * kBlock);
-    EXPECT_EQ(state(chain[kLinks / 2]), BlockState::kAbsent) << "computed, and evicted";
+    EXPECT_EQ(state_of(chain[kLinks / 2]), BlockState::kAbsent) << "computed, and evicted";
   });
 }
 
@@ -113,7 +113,7 @@ TEST(RecomputeChains, ALongChainOfTheDeadTakesTwoOfThemAtOnce) {
   const ManagedCpu managed(2 * kBlock, /*stress=*/false, /*drop=*/false, /*plan=*/false);
   on_a_small_stack([&] {
     const auto blocks = managed.stat("blocks.current");
-    const at::Tensor x = numbers(kElements, 0.5);
+    const at::Tensor x = numbers(kLinkElements, 0.5);
     at::Tensor y = x;
     for (int i = 0; i < kLinks; ++i) y = sine({y});
     ASSERT_TRUE(drop(y));
@@ -130,12 +130,12 @@ TEST(RecomputeChains, BeforeAWriteALongChainOfTheDeadIsComputed) {
   const Recorded sine("aten::sin");
   const ManagedCpu managed(2 * kBlock, /*stress=*/false, /*drop=*/false, /*plan=*/false);
   on_a_small_stack([&] {
-    at::Tensor x = numbers(kElements, 0.5);
+    at::Tensor x = numbers(kLinkElements, 0.5);
     at::Tensor y = x;
     for (int i = 0; i < kLinks; ++i) y = sine({y});
     ASSERT_TRUE(drop(y));
     x.add_(1);
-    EXPECT_NE(state(y), BlockState::kDropped);
+    EXPECT_NE(state_of(y), BlockState::kDropped);
     EXPECT_FALSE(drop(y)) << "what it came from is gone";
     EXPECT_EQ(bytes_of(y), expected);
     // And with nothing dropped: all recipes are forgotten.
@@ -152,7 +152,7 @@ TEST(RecomputeChains, WhatTwoNeedIsComputedOnce) {
   const Recorded sine("aten::sin");
   const Recorded sum("aten::add", "Tensor");
   const auto chain = [&](const auto& link, const auto& join) {
-    at::Tensor x = numbers(kElements, 0.25), early, y = x;
+    at::Tensor x = numbers(kLinkElements, 0.25), early, y = x;
     for (int i = 0; i < kLinks; ++i) {
       y = i == 0 || i % 4 != 0 ? link(y) : join(y, early);
       if (i % 4 == 1) early = y;
@@ -171,7 +171,7 @@ TEST(RecomputeChains, WhatTwoNeedIsComputedOnce) {
                               return keep(sum({one, two, 1}));
                             });
   for (const at::Tensor& tensor : all) {
-    ASSERT_TRUE(drop(tensor) || state(tensor) == BlockState::kAbsent);
+    ASSERT_TRUE(drop(tensor) || state_of(tensor) == BlockState::kAbsent);
   }
   const auto remakes = managed.count("remakes");
   EXPECT_EQ(bytes_of(y), expected);
@@ -181,10 +181,10 @@ TEST(RecomputeChains, WhatTwoNeedIsComputedOnce) {
 
 /// What is larger than all it is computed from needs no more than its own place.
 TEST(RecomputeChains, AResultTakesItsOwnPlaceAndNoOther) {
-  const std::string expected = bytes_of(numbers(1, 0.5).repeat({kElements}));
+  const std::string expected = bytes_of(numbers(1, 0.5).repeat({kLinkElements}));
   const Recorded repeat("aten::repeat");
   const ManagedCpu managed(kBlock, /*stress=*/false, /*drop=*/false, /*plan=*/false);
-  const at::Tensor y = repeat({numbers(1, 0.5), std::vector<std::int64_t>{kElements}});
+  const at::Tensor y = repeat({numbers(1, 0.5), std::vector<std::int64_t>{kLinkElements}});
   ASSERT_TRUE(drop(y));
   const auto remakes = managed.count("remakes");
   EXPECT_NE(y.sum().item<float>(), 0);

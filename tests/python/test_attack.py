@@ -6,6 +6,7 @@ and may have managed its memory before.
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from attack import execute, templates
+from attack.world import namespace
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = 400
@@ -73,6 +76,17 @@ def test_failures_are_found_and_shrunk(tmp_path: Path, kind: str, line: str) -> 
     assert record["kind"] == kind
     left = record["program"]["prelude"]
     assert line in left and len(left) < len(lines), left
+
+
+def test_lines_call_what_there_is() -> None:
+    """A name that is missing would be an error in both runs, and the line would attack nothing."""
+    known = set(namespace("cpu")) | set(dir(builtins)) | set(dir(execute.Run))
+    kinds = [getattr(templates, name) for name in dir(templates) if name.isupper()]
+    for lines in kinds:
+        for _, line in lines if isinstance(lines, list) else []:
+            called = set(re.findall(r"(?<![\w.}])([A-Za-z_]\w*)[.(]", line))
+            called -= set(re.findall(r"lambda (\w+)", line))
+            assert called <= known, f"{line}: {called - known}"
 
 
 def test_a_seed_makes_one_program(tmp_path: Path) -> None:

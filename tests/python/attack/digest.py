@@ -65,14 +65,14 @@ class Reader:
         tensor = tensor.detach()
         head = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
         count = tensor.numel() * tensor.element_size()
-        if not _has_its_bytes(tensor) or count > len(self._bytes):
+        if not has_its_bytes(tensor) or count > len(self._bytes):
             return head
         into = self._scratch[:count].view(tensor.dtype).view(tensor.shape)
         into.copy_(tensor)
         return f"{head} {zlib.crc32(self._bytes[:count]):08x}"
 
 
-def _has_its_bytes(tensor: torch.Tensor) -> bool:
+def has_its_bytes(tensor: torch.Tensor) -> bool:
     """Whether the storage is large enough: after ``resize_(0)`` it is not, and reading faults."""
     if tensor.numel() == 0:
         return True

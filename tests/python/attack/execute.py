@@ -75,7 +75,14 @@ class Run:
         self.reader = reader
         self.trail: Trail = []
         self.names = namespace(program.device)
-        for function in (self.check, self.limits, self.restart, self.reclaim, self.other_thread):
+        for function in (
+            self.check,
+            self.limits,
+            self.restart,
+            self.reclaim,
+            self.other_thread,
+            self.drawn,
+        ):
             self.names[function.__name__] = function
         torch.manual_seed(program.seed)
 
@@ -87,8 +94,7 @@ class Run:
         return self.trail
 
     def finish(self) -> None:
-        self.act(Action("check()"))
-        self.note(str(hash(tuple(torch.random.get_rng_state().tolist()))))
+        self.act(Action("check(); drawn()"))
 
     def act(self, action: Action) -> None:
         if action.branches:
@@ -135,6 +141,10 @@ class Run:
 
     def check(self) -> None:
         self.note(self.reader.read(self.held()))
+
+    def drawn(self) -> None:
+        """Notes how far the default generator has got."""
+        self.note(str(hash(tuple(torch.random.get_rng_state().tolist()))))
 
     def clear(self) -> None:
         self.names.clear()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from . import templates
-from .digest import Reader
+from .digest import Reader, has_its_bytes
 from .execute import Run, Trail
-from .known import is_known
+from .known import KNOWN_LINES, is_known
 from .maker import Maker, NoFit
 from .program import Action, Program
 
@@ -138,6 +138,8 @@ class _Making:
             template = self.dice.choices(lines, [weight for weight, _ in lines])[0][1]
             if any(part in template for part in refused):
                 continue
+            if any(part in template and is_known(name) for name, part in KNOWN_LINES.items()):
+                continue
             if self.scale > 1 and any(part in template for part in _CPU_ONLY):
                 continue
             try:
@@ -169,7 +171,9 @@ class _Making:
                 continue
             storage = value.untyped_storage()
             size = storage.nbytes()
-            if max(size, value.numel() * value.element_size()) > _LARGEST * self.scale:
+            large = max(size, value.numel() * value.element_size()) > _LARGEST * self.scale
+            # A resize that failed leaves a tensor behind that is larger than its storage.
+            if large or not has_its_bytes(value):
                 let_go = Action(f"del {name}")
                 actions.append(let_go)
                 self.run.act(let_go)

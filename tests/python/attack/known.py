@@ -14,7 +14,11 @@ KNOWN: dict[str, str] = {
     "needless": "out of memory under a plan, where plan='off' finishes",
     "figure": "the smallest limit that an error names is below the limit in force",
     "threads_tight": "two threads whose operators fit alone, but not at once",
+    "tolist": "tolist() of a conjugated or negated view reads what has just been dropped",
 }
+
+# Which lines of templates.py some of these are about.
+KNOWN_LINES = {"tolist": ".tolist()"}
 
 
 def is_known(name: str) -> bool:

@@ -46,6 +46,8 @@ _FITS: dict[str, Callable[[Tensor], bool]] = {
     "i": lambda t: t.dtype == torch.int64 and t.numel() > 0,
     "z": lambda t: t.is_complex(),
     "g": lambda t: t.grad_fn is not None,
+    # PyTorch's hooks on views that became part of a graph afterwards end the process.
+    "own": lambda t: t.grad_fn is not None and not t._is_view(),
     "leaf": lambda t: t.requires_grad and t.is_leaf,
 }
 

@@ -30,8 +30,9 @@ CORPUS = HERE / "corpus"
 
 
 def corpus() -> list[workers.Task]:
-    """The programs that once failed."""
-    return [json.loads(path.read_text())["program"] for path in sorted(CORPUS.glob("*.json"))]
+    """The programs that once failed, but for those of defects that are known."""
+    records = [json.loads(path.read_text()) for path in sorted(CORPUS.glob("*.json"))]
+    return [one["program"] for one in records if not known.is_known(one.get("known", ""))]
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -45,6 +46,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--batch", type=int, default=100, help="programs a process")
     parser.add_argument("--corpus", action="store_true", help="only the corpus")
+    parser.add_argument("--seeds", action="store_true", help="without the corpus")
     parser.add_argument("--file", type=Path, help="only the program of this JSON")
     parser.add_argument("--shrink", action="store_true", help="shrink what fails")
     parser.add_argument("--shrink-seconds", type=float, default=120, help="for one failure")
@@ -84,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.file:
             yield json.loads(args.file.read_text())["program"]
             return
-        if args.device == "cpu":
+        if args.device == "cpu" and not args.seeds:
             yield from corpus()
         if not args.corpus:
             for seed in range(args.first, args.first + args.programs):
@@ -96,6 +98,9 @@ def main(argv: list[str] | None = None) -> int:
     stats: collections.Counter[str] = collections.Counter()
     failures: list[workers.Result] = []
     for result in workers.run_all(tasks(), args.device, args.jobs, args.batch):
+        if result.kind == "crash" and result.program is not None:
+            if workers.crashes_plainly(result.program, args.device):
+                result.kind = "unusable"
         counts[result.kind] += 1
         stats.update(result.stats)
         stats["programs planned"] += result.stats.get("plan.steps", 0) > 0

@@ -11,6 +11,7 @@ from .program import Action, Program
 
 _TRIES = 3  # plans depend on measured times: a failure may need more than one run
 _AT_ONCE = 8
+_SIMPLEST = ("off", False)  # settings that are left as they are
 
 
 @dataclass
@@ -124,12 +125,12 @@ def _simpler_settings(program: Program) -> Iterator[Program]:
         ("recompute", False),
         ("verify", False),
         ("stress", False),
-        ("stress", True),
+        *([("stress", True)] if program.settings.stress == "drop" else []),
         ("host_limit", 1 << 28),
         ("plan_seconds", 0.0),
         ("min_block", 4096),
     ):
-        if getattr(program.settings, name) not in (value, False):
+        if getattr(program.settings, name) not in (value, *_SIMPLEST):
             simpler = program.copy()
             setattr(simpler.settings, name, value)
             yield simpler

@@ -7,7 +7,8 @@ Holes are filled from left to right with what the program holds at that moment. 
           with 8 rows or more; ``m``: a matrix of floats; ``M``: likewise, with 8 rows or more;
           ``q``: of floats, with four dimensions; ``i``: of int64; ``z``: complex
 ``apart`` likewise, of another storage than those before it in the line
-``g``     one that remembers how it was made; ``leaf``: one that collects a gradient
+``g``     one that remembers how it was made; ``own``: likewise, and no view; ``leaf``: one that
+          collects a gradient
 ``1``     the line's first; ``same``: of its type and shape; ``kin``: of its type; ``mate``: a
           matrix of its type and width
 ``t!``    one that dies: its name is not used any more
@@ -246,8 +247,8 @@ AUTOGRAD: list[tuple[float, str]] = [
     (1, "{leaf}.grad.mul_({c})"),
     (1, "{o} = {leaf}.grad"),
     (1, "{o} = {leaf} * {kin}"),
-    (1, "{g}.register_hook(lambda gradient: gradient * {c})"),
-    (1, "{leaf}.register_post_accumulate_grad_hook(lambda leaf: leaf.grad.mul_(2))"),
+    (1, "{own}.register_hook(lambda gradient: gradient * {c})"),
+    (1, "{leaf}.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2))"),
     (1, "{g}.detach_()"),
     (1, "with torch.no_grad(): {leaf}.add_({c})"),
     (1, "with torch.inference_mode(): {o} = {f} * 2"),

@@ -97,6 +97,12 @@ def run_all(tasks: Iterable[Task], device: str, jobs: int, batch: int) -> Iterat
             list(child.finish())
 
 
+def crashes_plainly(program: dict[str, Any], device: str) -> bool:
+    """Whether PyTorch ends the process without LMS as well, in one of some plain runs."""
+    task = program | {"plain_runs": 10}
+    return any(result.kind == "unusable" for result in run_all([task], device, 1, 1))
+
+
 def _take(tasks: Iterator[Task], count: int) -> list[Task]:
     return [task for task, _ in zip(tasks, range(count), strict=False)]
 
@@ -229,6 +235,8 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
         else:
             program = Program.from_json(task)
             trail = run_plain(program, reader)
+            for _ in range(task.get("plain_runs", 0)):
+                run_plain(program, reader)
         made.append((index, program, trail))
     made.sort(key=lambda item: -item[1].settings.min_block)  # it can only become smaller
     torch_lms.enable(**made[0][1].settings.arguments(), device=device, plan_cache="off")

@@ -263,6 +263,8 @@ class Ring:
 _HELPERS: tuple[Any, ...] = (
     fresh,
     array,
+    exported,
+    part,
     Pointer,
     Parked,
     regrow,
