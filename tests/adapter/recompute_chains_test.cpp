@@ -56,7 +56,7 @@ bool drop(const at::Tensor& tensor) {
   return block != nullptr && manager().engine().drop(lock, *block);
 }
 
-BlockState state_of(const at::Tensor& tensor) {
+BlockState block_state(const at::Tensor& tensor) {
   EngineLock lock = manager().engine().lock();
   return manager().find(lock, *tensor.storage().unsafeGetStorageImpl())->state;
 }
@@ -102,7 +102,7 @@ TEST(RecomputeChains, ALongChainOfDroppedBlocksTakesTwoOfThemAtOnce) {
     EXPECT_EQ(bytes_of(chain.back()), expected);
     EXPECT_EQ(managed.count("remakes"), remakes + kLinks) << "each once";
     EXPECT_LE(managed.stat("device.bytes.peak"), 2 * kBlock);
-    EXPECT_EQ(state_of(chain[kLinks / 2]), BlockState::kAbsent) << "computed, and evicted";
+    EXPECT_EQ(block_state(chain[kLinks / 2]), BlockState::kAbsent) << "computed, and evicted";
   });
 }
 
@@ -135,7 +135,7 @@ TEST(RecomputeChains, BeforeAWriteALongChainOfTheDeadIsComputed) {
     for (int i = 0; i < kLinks; ++i) y = sine({y});
     ASSERT_TRUE(drop(y));
     x.add_(1);
-    EXPECT_NE(state_of(y), BlockState::kDropped);
+    EXPECT_NE(block_state(y), BlockState::kDropped);
     EXPECT_FALSE(drop(y)) << "what it came from is gone";
     EXPECT_EQ(bytes_of(y), expected);
     // And with nothing dropped: all recipes are forgotten.
@@ -171,7 +171,7 @@ TEST(RecomputeChains, WhatTwoNeedIsComputedOnce) {
                               return keep(sum({one, two, 1}));
                             });
   for (const at::Tensor& tensor : all) {
-    ASSERT_TRUE(drop(tensor) || state_of(tensor) == BlockState::kAbsent);
+    ASSERT_TRUE(drop(tensor) || block_state(tensor) == BlockState::kAbsent);
   }
   const auto remakes = managed.count("remakes");
   EXPECT_EQ(bytes_of(y), expected);
