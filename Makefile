@@ -9,43 +9,43 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):  *## /  make \1\t/p' Makefile | expand -t 24
 
 demo:  ## train a brain segmentation in memory, then in less than a third of it (ARGS)
-	@scripts/demo.sh $(ARGS)
+	@tools/scripts/demo.sh $(ARGS)
 
 test:  ## all tests that need no GPU
-	@scripts/test.sh
+	@tools/scripts/test.sh
 
 test-sanitizers:  ## the C++ tests of the core under sanitizers (ARGS=--if-new: unless they have passed)
-	@scripts/test_sanitizers.sh $(ARGS)
+	@tools/scripts/test_sanitizers.sh $(ARGS)
 
 test-gpu:  ## the tests on a GPU, with the machine's own python3 (PYTHON) and its PyTorch
-	@scripts/test_gpu.sh
+	@tools/scripts/test_gpu.sh
 
 test-newest:  ## build for and test the newest PyTorch, on the CPU
-	@scripts/test_newest.sh
+	@tools/scripts/test_newest.sh
 
 attack:  ## random programs under LMS against plain PyTorch (ARGS="--programs 100000 --jobs 2")
-	@scripts/attack.sh $(ARGS)
+	@tools/scripts/attack.sh $(ARGS)
 
 bench:  ## benchmarks on a GPU (ARGS="--suite ..." or "--help")
-	@scripts/bench.sh $(ARGS)
+	@tools/scripts/bench.sh $(ARGS)
 
 build:  ## the development build, in build/
-	@scripts/build.sh
+	@tools/scripts/build.sh
 
 vendor:  ## fill .vendor/ for a test machine without a network
-	@scripts/vendor.sh
+	@tools/scripts/vendor.sh
 
 format:  ## format the sources
-	@scripts/format.sh
+	@tools/scripts/format.sh
 
 check-format:  ## fail if a source is not formatted
-	@scripts/format.sh --check
+	@tools/scripts/format.sh --check
 
 reference:  ## write docs/reference.md from the code
-	@scripts/reference.sh
+	@tools/scripts/reference.sh
 
 tidy:  ## clang-tidy (FILES="src/base/bytes.cpp ...")
-	@scripts/tidy.sh $(FILES)
+	@tools/scripts/tidy.sh $(FILES)
 
 clean:  ## remove all builds; the virtual environments stay
 	rm -rf build build-asan build-tsan build-gpu build-newest python/torch_lms/lib

@@ -1,5 +1,5 @@
 # What the core needs beside the standard library, from the system or from .vendor/ (see
-# scripts/vendor.sh):
+# tools/scripts/vendor.sh):
 #   LMS::json            headers of nlohmann-json, for building alone
 #   LMS_ZLIB_LIBRARY     zlib, with its headers in LMS_ZLIB_INCLUDE
 #   LMS_HIGHS_PATHS      where libhighs, the linear solver, may be found when a bound is computed:

@@ -1,9 +1,10 @@
 # Targets of the core, all alike.
 #
-#   lms_add_library(<name> [GLOB] [SOURCES <file>...] [HEADERS <file>...] [DEPS <target>...])
+#   lms_add_library(<name> [GLOB [FOLDERS <folder>...]] [SOURCES <file>...] [HEADERS <file>...]
+#                   [DEPS <target>...])
 #
 # A static, position-independent library <name>, alias LMS::<name without lms_>. GLOB takes the
-# *.cpp and *.h of the current folder. With no source it is an INTERFACE library. Includes are
+# *.cpp and *.h of the current folder, and of the FOLDERS in it. With no source it is an INTERFACE library. Includes are
 # written relative to src/ ("base/bytes.h"), the public API relative to include/ (<lms/...>).
 include_guard(GLOBAL)
 find_package(Threads REQUIRED)
@@ -43,15 +44,17 @@ function(lms_precompile target)
 endfunction()
 
 function(lms_add_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "GLOB" "" "SOURCES;HEADERS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "GLOB" "" "FOLDERS;SOURCES;HEADERS;DEPS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "lms_add_library(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
   endif()
   if(arg_GLOB)
-    file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
-    file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
-    list(APPEND arg_SOURCES ${sources})
-    list(APPEND arg_HEADERS ${headers})
+    foreach(folder IN ITEMS . LISTS arg_FOLDERS)
+      file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp")
+      file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.h")
+      list(APPEND arg_SOURCES ${sources})
+      list(APPEND arg_HEADERS ${headers})
+    endforeach()
   endif()
 
   if(arg_SOURCES)

@@ -1,4 +1,4 @@
-# The libraries that datasets/ decodes with, from the system or from .vendor/ (see scripts/vendor.sh):
+# The libraries that lab/datasets/ decodes with, from the system or from .vendor/ (see tools/scripts/vendor.sh):
 #   LMS::spng    libspng          LMS::jpeg    libjpeg-turbo          LMS::nifti    nifti_clib
 # LMS_STUDIES_IMAGES_MISSING: the packages of those that were not found.
 include_guard(GLOBAL)

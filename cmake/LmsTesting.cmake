@@ -1,4 +1,4 @@
-# GoogleTest and rapidcheck, from the system or from .vendor/ (see scripts/vendor.sh), and
+# GoogleTest and rapidcheck, from the system or from .vendor/ (see tools/scripts/vendor.sh), and
 # lms_add_tests(<label> DEPS <target>...): tests/<label>/*.cpp as the program lms_<label>_tests.
 include(GoogleTest)
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "adapters/torch/errors.h"
-#include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
+#include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
 #include "figures/timeline.h"
 #include "trace/gz_file.h"
@@ -148,7 +148,7 @@ void keep(const at::Tensor& tensor) {
     pins.keep();
     for (const StorageUse& use : storages) {
       DeviceManager* manager = active_manager(use.storage->device());
-      if (manager != nullptr) manager->recipes().expose(*use.storage);
+      if (manager != nullptr) manager->lineages().expose(*use.storage);
     }
   });
 }

@@ -7,9 +7,9 @@
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/errors.h"
-#include "adapters/torch/op_hook.h"
-#include "adapters/torch/recipes.h"
+#include "adapters/torch/hook/op_hook.h"
 #include "adapters/torch/registry.h"
+#include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
 #include "adapters/torch/version.h"
 
@@ -89,7 +89,7 @@ void before_free(const at::Tensor& tensor) {
     if (!tensor.has_storage()) return;
     c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
     DeviceManager* manager = active_manager(storage.device());
-    if (manager != nullptr && manager->recipes().any()) manager->recipes().before_free(storage);
+    if (manager != nullptr && manager->lineages().any()) manager->lineages().before_free(storage);
   });
 }
 
@@ -106,8 +106,8 @@ void make_readable(const at::Tensor& tensor) {
     Pins pins;  // what has been dropped comes back
     for (const StorageUse& use : storages) {
       DeviceManager* manager = active_manager(use.storage->device());
-      if (manager != nullptr && manager->recipes().any()) {
-        manager->recipes().never_drop(*use.storage, pins);
+      if (manager != nullptr && manager->lineages().any()) {
+        manager->lineages().never_drop(*use.storage, pins);
       }
     }
     pins.release_after_operator();

@@ -13,15 +13,15 @@
 #include <span>
 #include <string>
 
-#include "adapters/torch/norm_check.h"
-#include "adapters/torch/repeatable.h"
+#include "adapters/torch/fused/norm_check.h"
+#include "adapters/torch/operators/repeatable.h"
 #include "engine/engine.h"
 #include "pilot/pilot.h"
 
 namespace lms::torch {
 
 class SinglePasses;
-class Recipes;
+class Lineages;
 struct OpInfo;
 
 /// The storages of one device and the engine that keeps their state. Lives as long as the
@@ -60,7 +60,7 @@ class DeviceManager {
   /// Learns and plans the steps of this device.
   [[nodiscard]] Pilot& pilot() { return pilot_; }
   /// How blocks can be computed again.
-  [[nodiscard]] Recipes& recipes() { return *recipes_; }
+  [[nodiscard]] Lineages& lineages() { return *lineages_; }
   /// Every operator that can be run again is recorded, and what it made dropped (stress mode).
   [[nodiscard]] bool drops_everything() const {
     return drops_everything_.load(std::memory_order_relaxed);
@@ -79,7 +79,7 @@ class DeviceManager {
                                                const c10::Stack& /*stack*/) const {
     return {};
   }
-  /// Kernels that run several calls of a recipe at once; null: there are none.
+  /// Kernels that run several calls of a lineage at once; null: there are none.
   [[nodiscard]] virtual NormChains* norm_chains() { return nullptr; }
   /// Kernels for products, sums, and what is converted; null: there are none.
   [[nodiscard]] virtual SinglePasses* single_passes() { return nullptr; }
@@ -90,7 +90,7 @@ class DeviceManager {
 
   /// True if what an operator does here and now can be done again in in_order().
   [[nodiscard]] virtual bool records_here() { return true; }
-  /// Runs `work` on the one stream on which recipes are recorded and run: after what has been
+  /// Runs `work` on the one stream on which lineages are recorded and run: after what has been
   /// queued on the current stream, and before what will be.
   virtual void in_order(const std::function<void()>& work) { work(); }
 
@@ -144,7 +144,7 @@ class DeviceManager {
   /// Operators that went on with another algorithm than PyTorch's first choice, to need less.
   std::atomic<std::int64_t> op_changes{0};
   std::atomic<std::int64_t> list_splits{0};  ///< list operators run in chunks
-  /// Heads of recipes that one kernel has computed.
+  /// Heads of lineages that one kernel has computed.
   std::atomic<std::int64_t> chains_replayed{0};
 
  protected:
@@ -153,7 +153,7 @@ class DeviceManager {
   void make_room_at_start(EngineLock& lock);
 
   Pilot pilot_;
-  std::unique_ptr<Recipes> recipes_;
+  std::unique_ptr<Lineages> lineages_;
   std::atomic<bool> drops_everything_{false};
   std::atomic<bool> other_algorithms_{false};
   ChangedAlgorithms changed_algorithms_;

@@ -4,10 +4,18 @@
 
 #include <cstdint>
 
-#include "adapters/torch/thread_state.h"
 #include "base/error.h"
 
 namespace lms::torch {
+
+/// Out of memory within an operator, on its way to run_operator(), which gives it PyTorch's type.
+/// Not a c10::OutOfMemoryError until then: kernels that try one algorithm after another (cuDNN's)
+/// would catch that, go on with one that needs less workspace, and remember it, and the result
+/// would have other bits than with enough memory.
+class Shortage final : public c10::Error {
+ public:
+  using c10::Error::Error;
+};
 
 /// Runs `body`, and turns LMS's own errors into PyTorch's, which Python shows as they should be and
 /// C++ programs know.

@@ -8,9 +8,9 @@
 #include <mutex>
 
 #include "adapters/torch/backends.h"
-#include "adapters/torch/op_hook.h"
-#include "adapters/torch/op_info.h"
-#include "adapters/torch/recipes.h"
+#include "adapters/torch/hook/op_hook.h"
+#include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/replay/lineages.h"
 #include "pilot/plan_cache.h"
 
 namespace lms::torch {
@@ -183,7 +183,7 @@ std::vector<DeviceManager*> managers_of(const std::string& text, bool must_be_on
 }
 
 DeviceManager::DeviceManager(Engine& engine, PilotDevice& device)
-    : pilot_(engine, device), recipes_(std::make_unique<Recipes>(*this)) {}
+    : pilot_(engine, device), lineages_(std::make_unique<Lineages>(*this)) {}
 
 DeviceManager::~DeviceManager() = default;
 
@@ -217,7 +217,7 @@ bool DeviceManager::may_change_algorithm(const OpInfo& info) {
 void DeviceManager::algorithm_was_changed(const OpInfo& info) {
   ++op_changes;
   changed_algorithms_.add(info);
-  recipes().stop();  // the thread that computes again may remember the change, or not
+  lineages().stop();  // the thread that computes again may remember the change, or not
 }
 
 std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {

@@ -12,7 +12,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "adapters/torch/recipes.h"
+#include "adapters/torch/errors.h"
+#include "adapters/torch/replay/lineages.h"
 
 namespace lms::torch {
 
@@ -81,15 +82,15 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
       const bool held = block != nullptr && holds(block, use.writes);
       if (block != nullptr && !held) uses.push_back({block, use.writes});
       // Once an operator: its parts write what it writes.
-      if (use.writes && !held && manager.recipes().any()) written.push_back(use.storage);
+      if (use.writes && !held && manager.lineages().any()) written.push_back(use.storage);
     }
   };
   find_uses();
-  // A replay is not the step's, and writes nothing that recipes know.
+  // A replay is not the step's, and writes nothing that lineages know.
   const bool replays = thread_state().replay != nullptr;
   if (!written.empty() && !replays) {
     lock.unlock();
-    manager.recipes().before_write(written);
+    manager.lineages().before_write(written);
     lock.lock();
     find_uses();
   }
@@ -274,13 +275,13 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
             ", under which nothing has to leave. ";
   }
   if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
-      state.thrift == nullptr) {
+      state.workspace_retry == nullptr) {
     text += "Other algorithms of it may need less, and give other bits: other_algorithms=True. ";
   }
   text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
-  if (state.thrift != nullptr && too_small) {
-    state.thrift->refused = text;
+  if (state.workspace_retry != nullptr && too_small) {
+    state.workspace_retry->refused = text;
     throw c10::OutOfMemoryError(here, std::move(text));
   }
   // With cudnn.benchmark the choice of an algorithm is PyTorch's to make anew in every process.

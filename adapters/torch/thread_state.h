@@ -3,7 +3,6 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/Stream.h>
-#include <c10/util/Exception.h>
 
 #include <optional>
 #include <span>
@@ -11,7 +10,7 @@
 #include <vector>
 
 #include "adapters/torch/device_manager.h"
-#include "adapters/torch/op_info.h"
+#include "adapters/torch/operators/op_info.h"
 
 namespace lms::torch {
 
@@ -62,7 +61,7 @@ class Pins {
   std::vector<Held> held_;
 };
 
-/// A recipe that a thread is running (recipes.h).
+/// A lineage that a thread is running (lineages.h).
 struct Replay {
   std::vector<Bytes> addresses;  ///< where its allocations are wanted, in order
   std::size_t next = 0;
@@ -74,7 +73,7 @@ struct Replay {
 /// An operator that needs more than a device without anything else has: what its kernel asks for
 /// and cannot have is refused with a c10::OutOfMemoryError, so that it may go on with an algorithm
 /// that needs less.
-struct Thrift {
+struct WorkspaceRetry {
   std::string refused;  ///< the error of the last refusal; empty: there was none
 };
 
@@ -86,14 +85,14 @@ struct AccessScope {
 
 /// What LMS knows of the calling thread.
 struct ThreadState {
-  int depth = 0;                           ///< hooked operators on the stack
-  const OpInfo* outermost = nullptr;       ///< the first of them
-  Pins operator_pins;                      ///< held until the outermost operator ends
-  PinHolder holder;                        ///< of operator_pins, as other threads see it
-  std::vector<AccessScope> access_scopes;  ///< innermost last
-  Replay* replay = nullptr;                ///< that is running
-  Thrift* thrift = nullptr;                ///< under which the outermost operator runs
-  int arrivals = 0;                        ///< blocks that it is bringing in
+  int depth = 0;                              ///< hooked operators on the stack
+  const OpInfo* outermost = nullptr;          ///< the first of them
+  Pins operator_pins;                         ///< held until the outermost operator ends
+  PinHolder holder;                           ///< of operator_pins, as other threads see it
+  std::vector<AccessScope> access_scopes;     ///< innermost last
+  Replay* replay = nullptr;                   ///< that is running
+  WorkspaceRetry* workspace_retry = nullptr;  ///< under which the outermost operator runs
+  int arrivals = 0;                           ///< blocks that it is bringing in
 };
 
 ThreadState& thread_state() noexcept;
@@ -115,19 +114,10 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 /// blocks come back, count as written, and are kept.
 void keep(const at::Tensor& tensor);
 
-/// Out of memory within an operator, on its way to run_operator(), which gives it PyTorch's type.
-/// Not a c10::OutOfMemoryError until then: kernels that try one algorithm after another (cuDNN's)
-/// would catch that, go on with one that needs less workspace, and remember it, and the result
-/// would have other bits than with enough memory.
-class Shortage final : public c10::Error {
- public:
-  using c10::Error::Error;
-};
-
 /// The error of a budget that cannot hold what is needed at once: names the running operator, what
 /// it holds, what is asked for, and the smallest limit that could work. Throws Shortage within an
-/// operator, else c10::OutOfMemoryError; that also where the thread has a Thrift, and the limit,
-/// not the tier below, is too small.
+/// operator, else c10::OutOfMemoryError; that also where the thread has a WorkspaceRetry, and the
+/// limit, not the tier below, is too small.
 [[noreturn]] void throw_out_of_memory(DeviceManager& manager, Bytes requested,
                                       const std::string& reason);
 

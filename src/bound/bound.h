@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan/link.h"
+#include "plan/timing/link.h"
 #include "trace/trace.h"
 
 namespace lms {

@@ -46,9 +46,9 @@ std::vector<Life> find_lives(const Trace& trace) {
 }
 
 /// What running all operators again that wrote a block costs, as it grows with each.
-class Recipe {
+class RerunCost {
  public:
-  explicit Recipe(const Trace& trace) : trace_(trace) {}
+  explicit RerunCost(const Trace& trace) : trace_(trace) {}
 
   void begin(bool known) {
     known_ = known;
@@ -72,7 +72,7 @@ class Recipe {
 class Finder {
  public:
   explicit Finder(const Trace& trace)
-      : trace_(trace), steps_(static_cast<Moment>(trace.operators.size())), recipe_(trace) {}
+      : trace_(trace), steps_(static_cast<Moment>(trace.operators.size())), rerun_cost_(trace) {}
 
   std::vector<BoundVersion> run() {
     const std::vector<Life> lives = find_lives(trace_);
@@ -109,7 +109,7 @@ class Finder {
   }
 
   void open(std::optional<Moment> written, Bytes bytes) {
-    versions_.push_back({.written = written, .recompute_ms = recipe_.ms(), .bytes = bytes});
+    versions_.push_back({.written = written, .recompute_ms = rerun_cost_.ms(), .bytes = bytes});
   }
   void close() {
     if (versions_.back().gaps.empty()) versions_.pop_back();
@@ -120,14 +120,14 @@ class Finder {
 
   /// A block that is born, or dies, in the step.
   void passing(Bytes bytes, const Life& life) {
-    recipe_.begin(life.born.has_value());
+    rerun_cost_.begin(life.born.has_value());
     open(std::nullopt, bytes);
     Moment before = -1;
     for (const Life::Use& use : life.uses) {
       if (life.born != use.at) gap({before, use.at});
       if (use.writes) {
         close();
-        recipe_.add(use.at);
+        rerun_cost_.add(use.at);
         open(use.at, bytes);
       }
       before = use.at;
@@ -139,7 +139,7 @@ class Finder {
 
   /// A block that serves every step.
   void lasting(Bytes bytes, const Life& life) {
-    recipe_.begin(false);
+    rerun_cost_.begin(false);
     if (life.uses.empty()) {
       open(std::nullopt, bytes);
       gap({-1, steps_, /*ends_in_use=*/false});
@@ -173,7 +173,7 @@ class Finder {
 
   const Trace& trace_;
   const Moment steps_;
-  Recipe recipe_;
+  RerunCost rerun_cost_;
   std::vector<BoundVersion> versions_;
 };
 

@@ -3,9 +3,9 @@
 #include <string>
 #include <string_view>
 
-#include "plan/measured.h"
 #include "plan/plan.h"
-#include "plan/timing.h"
+#include "plan/timing/measured.h"
+#include "plan/timing/timing.h"
 #include "trace/trace.h"
 
 namespace lms {

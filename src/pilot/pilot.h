@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "pilot/plan_cache.h"
 #include "pilot/script.h"
-#include "plan/measured.h"
+#include "plan/timing/measured.h"
 
 namespace lms {
 

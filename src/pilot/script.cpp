@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/makers.h"
+#include "plan/producers.h"
 
 namespace lms {
 
@@ -25,7 +25,7 @@ void Script::find_recorded() {
   for (std::size_t i = 0; i < size(); ++i) {
     for (const TraceBlockId block : trace.operators[i].frees) death[block] = i;
   }
-  const Makers makers(trace);
+  const Producers producers(trace);
   std::vector<TraceBlockId> wanted;
   for (const Directive& directive : plan.directives) {
     const TraceBlockId block = directive.block;
@@ -41,7 +41,7 @@ void Script::find_recorded() {
     wanted.pop_back();
     if (seen[block]) continue;
     seen[block] = true;
-    for (const std::size_t maker : makers.at(block, size())) {
+    for (const std::size_t maker : producers.at(block, size())) {
       recorded[maker] = true;
       for (const TraceBlockId input : trace.operators[maker].reads) {
         // It may be gone when the block is computed again.

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "plan/link.h"
-#include "plan/placement.h"
+#include "plan/place/placement.h"
 #include "plan/search.h"
-#include "plan/timing.h"
+#include "plan/timing/link.h"
+#include "plan/timing/timing.h"
 #include "steps/step_log.h"
 
 namespace lms {

@@ -29,30 +29,28 @@ constexpr double kAsFast = 1.003;
 /// Of the time for the first plans: what the others take, which begin with one of them.
 constexpr double kSecondsFromStart = 0.25;
 
-using Candidate = PlacedPlan;
-
 class Planning {
  public:
   Planning(const Trace& trace, const Pages& pages, const LinkModel& link,
            const SearchOptions& options)
       : trace_(trace), pages_(pages), room_(pages.room), link_(link), options_(options) {}
 
-  Candidate run() {
+  PlacedPlan run() {
     try_all(parts_of_room(pages_.page > 0 ? kFirstOnPages : kFirst));
     if (found_.empty()) try_all(parts_of_room(kLower));
     if (!found_.empty()) try_all(between());
     if (found_.empty()) throw OutOfMemory(failure_);
     const auto best = std::ranges::min_element(found_, {}, time_of);
     const double most = time_of(*best) * kAsFast;
-    const Candidate* chosen = &*best;
-    for (const Candidate& candidate : found_) {
+    const PlacedPlan* chosen = &*best;
+    for (const PlacedPlan& candidate : found_) {
       if (time_of(candidate) <= most && candidate.budget > chosen->budget) chosen = &candidate;
     }
     return *chosen;
   }
 
  private:
-  static double time_of(const Candidate& candidate) { return candidate.step.predicted.step_ms; }
+  static double time_of(const PlacedPlan& candidate) { return candidate.step.predicted.step_ms; }
 
   template <std::size_t N>
   [[nodiscard]] std::vector<Bytes> parts_of_room(const std::array<double, N>& parts) const {
@@ -65,7 +63,7 @@ class Planning {
   }
 
   [[nodiscard]] std::vector<Bytes> between() const {
-    const Bytes fits = std::ranges::max_element(found_, {}, &Candidate::budget)->budget;
+    const Bytes fits = std::ranges::max_element(found_, {}, &PlacedPlan::budget)->budget;
     Bytes above = room_;
     for (const Bytes budget : tried_) {
       if (budget > fits) above = std::min(above, budget);
@@ -81,7 +79,7 @@ class Planning {
   void try_all(const std::vector<Bytes>& budgets) {
     const std::size_t at_once = std::max(2U, std::thread::hardware_concurrency());
     for (std::size_t next = 0; next < budgets.size();) {
-      std::vector<std::future<Candidate>> running;
+      std::vector<std::future<PlacedPlan>> running;
       for (; next < budgets.size() && running.size() < at_once; ++next) {
         const Bytes budget = budgets[next];
         // The budgets are nearly the same: the searches had better not be.
@@ -93,7 +91,7 @@ class Planning {
       std::optional<Plan> fastest;
       for (auto& attempt : running) {
         try {
-          Candidate candidate = attempt.get();
+          PlacedPlan candidate = attempt.get();
           if (options_.recompute && time_of(candidate) < start_ms_) {
             fastest = candidate.step.plan;
             start_ms_ = time_of(candidate);
@@ -113,14 +111,14 @@ class Planning {
     }
   }
 
-  [[nodiscard]] Candidate attempt(Bytes budget, std::uint64_t seed) const {
+  [[nodiscard]] PlacedPlan attempt(Bytes budget, std::uint64_t seed) const {
     SearchOptions options = options_;
     options.seed = seed;
     if (start_) {
       options.start = &*start_;
       options.seconds *= kSecondsFromStart;
     }
-    Candidate candidate{budget, make_plan(trace_, budget, link_, options), {}};
+    PlacedPlan candidate{budget, make_plan(trace_, budget, link_, options), {}};
     const double seconds = pages_.page > 0 ? kSecondsBeforePages : kSecondsInOnePiece;
     candidate.placement = place(trace_, candidate.step.plan, kPlacedUnit, seconds, pages_);
     return candidate;
@@ -135,7 +133,7 @@ class Planning {
   /// The fastest so far, whether it fits or not: from here the search for further plans goes on.
   std::optional<Plan> start_;
   double start_ms_ = std::numeric_limits<double>::infinity();
-  std::vector<Candidate> found_;
+  std::vector<PlacedPlan> found_;
   std::string failure_;
 };
 

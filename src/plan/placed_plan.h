@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan/placement.h"
+#include "plan/place/placement.h"
 #include "plan/search.h"
 
 namespace lms {

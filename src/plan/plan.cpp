@@ -11,7 +11,7 @@ struct Residency {
   Place place = Place::kUnborn;
   bool kept = false;
   /// The operators so far that made or wrote it.
-  std::vector<std::size_t> recipe = {};
+  std::vector<std::size_t> lineage = {};
 
   [[nodiscard]] bool alive() const {
     return place != Place::kUnborn && place != Place::kDead && place != Place::kGhost;
@@ -154,7 +154,7 @@ class Verifier {
     } else if (!trace_.blocks[id].movable) {
       complain(id, "is dropped, but is not movable");
     } else if (!trace_.blocks[id].born_in_step) {
-      complain(id, "is dropped, but has no recipe");
+      complain(id, "is dropped, but has no lineage");
     } else {
       leave(id, Place::kDropped);
     }
@@ -168,14 +168,14 @@ class Verifier {
     }
     if (dead && !(trace_.blocks[id].born_in_step && trace_.blocks[id].movable)) {
       complain(id, std::string("is rematerialised after its end, but ") +
-                       (trace_.blocks[id].born_in_step ? "is not movable" : "has no recipe"));
+                       (trace_.blocks[id].born_in_step ? "is not movable" : "has no lineage"));
       return;
     }
     const std::size_t wrong = notes_.size();
-    for (const std::size_t step : blocks_[id].recipe) repeat(id, step);
+    for (const std::size_t step : blocks_[id].lineage) repeat(id, step);
     if (notes_.size() > wrong) return;
     arrive(id, dead ? Place::kGhost : Place::kDevice);
-    for (const std::size_t step : blocks_[id].recipe) {
+    for (const std::size_t step : blocks_[id].lineage) {
       const TraceOperator& op = trace_.operators[step];
       Bytes beside = op.workspace;
       for (const TraceBlockId other : op.allocs) {
@@ -188,23 +188,23 @@ class Verifier {
   /// Would running operator `step` again give its part of block `id`?
   void repeat(TraceBlockId id, std::size_t step) {
     const TraceOperator& op = trace_.operators[step];
-    const std::string recipe =
+    const std::string lineage =
         "cannot be rematerialised: operator " + std::to_string(step) + " (" + op.name + ") ";
-    if (!op.repeatable) complain(id, recipe + "is not repeatable");
+    if (!op.repeatable) complain(id, lineage + "is not repeatable");
     for (const TraceBlockId read : op.again_reads()) {
       if (read == id || op.spares(read)) continue;
       const Residency& block = blocks_[read];
       if (!block.here()) {
-        complain(id, recipe + "reads block " + std::to_string(read) + ", which is absent");
-      } else if (!block.recipe.empty() && block.recipe.back() >= step) {
-        complain(id, recipe + "reads block " + std::to_string(read) + ", which has changed since");
+        complain(id, lineage + "reads block " + std::to_string(read) + ", which is absent");
+      } else if (!block.lineage.empty() && block.lineage.back() >= step) {
+        complain(id, lineage + "reads block " + std::to_string(read) + ", which has changed since");
       }
     }
     for (const TraceBlockId written : op.writes) {
       if (written == id) {
-        if (op.spares(id)) complain(id, recipe + "spares it when it runs again");
+        if (op.spares(id)) complain(id, lineage + "spares it when it runs again");
       } else if (!op.spares(written)) {
-        complain(id, recipe + "would write block " + std::to_string(written) + " again");
+        complain(id, lineage + "would write block " + std::to_string(written) + " again");
       }
     }
   }
@@ -216,11 +216,11 @@ class Verifier {
     for (const TraceBlockId id : op.writes) {
       if (!blocks_[id].here()) complain(id, "is written, but absent");
       if (blocks_[id].place == Place::kLeaving) complain(id, "is written while it is copied out");
-      blocks_[id].recipe.push_back(now_);
+      blocks_[id].lineage.push_back(now_);
     }
     for (const TraceBlockId id : op.allocs) {
       arrive(id);
-      blocks_[id].recipe.push_back(now_);
+      blocks_[id].lineage.push_back(now_);
     }
     check_budget("during", op.workspace);
     for (const TraceBlockId id : op.frees) {

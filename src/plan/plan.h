@@ -51,9 +51,9 @@ struct Plan {
 /// - leaves the device as the next step expects to find it: blocks from before the step are as they
 ///   were, or, where they are carried from a block born in the step, that block is.
 ///
-/// A block's recipe, at a moment, is the operators so far that made or wrote it, in order; a block
+/// A block's lineage, at a moment, is the operators so far that made or wrote it, in order; a block
 /// from before the step has none, and may not be dropped. To rematerialise a dropped block is right
-/// if every operator of its recipe
+/// if every operator of its lineage
 /// - is repeatable,
 /// - reads, beside the block itself and what it spares, only blocks that are on the device at that
 ///   moment and have not been written since (a reader that wrote them itself counts as a writer).
@@ -64,8 +64,8 @@ struct Plan {
 /// they go at once. A rematerialised block has no copy below. Blocks may be dropped and
 /// rematerialised any number of times.
 ///
-/// A movable block of the step that has died may be rematerialised by the recipe that it had then,
-/// to serve as an input of other recipes. Such a ghost can only be dropped again, and must be
+/// A movable block of the step that has died may be rematerialised by the lineage that it had then,
+/// to serve as an input of other lineages. Such a ghost can only be dropped again, and must be
 /// before the step ends. What follows the first violation supposes that the offending directive had
 /// not been there.
 std::vector<std::string> verify_plan(const Trace& trace, const Plan& plan, Bytes budget);

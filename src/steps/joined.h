@@ -10,8 +10,8 @@ namespace lms {
 /// write. Such a chain is: an operator of place 1 (ReplayCost::place), which allocates one block,
 /// and then operators of ever higher places that write nothing but all of this block, in place,
 /// allocate nothing, and read beside it as many other blocks, of its size, as they have operands.
-/// Nobody else writes the block in between; whoever reads it does not matter, since a recipe is run
-/// from its start.
+/// Nobody else writes the block in between; whoever reads it does not matter, since a lineage is
+/// run from its start.
 std::vector<bool> joined_operators(const StepShape& shape);
 
 /// Has conversions of products read, when they are run again, what the product was computed from

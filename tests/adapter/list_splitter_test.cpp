@@ -1,6 +1,7 @@
-#include "adapters/torch/list_splitter.h"
+#include "adapters/torch/hook/list_splitter.h"
 
 #include "adapter/support.h"
+#include "adapters/torch/hook/op_run.h"
 
 namespace lms::torch {
 namespace {
@@ -60,7 +61,8 @@ bool in_chunks(const c10::OperatorHandle& op, c10::Stack& stack) {
   const OpInfo info = describe(op, c10::DispatchKey::CUDA);
   EXPECT_EQ(info.kind, OpKind::kList);
   const auto kernel = op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
-  return run_in_chunks(info, kernel, op, c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  return run_in_chunks(&run_operator, info, kernel, op, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                       stack);
 }
 
 void expect_same_in_chunks(const char* name, const char* overload,

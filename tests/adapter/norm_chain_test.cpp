@@ -1,6 +1,6 @@
-// Which heads of recipes one kernel may compute.
+// Which heads of lineages one kernel may compute.
 
-#include "adapters/torch/norm_chain.h"
+#include "adapters/torch/fused/norm_chain.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -43,7 +43,7 @@ TensorSpec spec(c10::ScalarType type, Shape sizes, Shape strides, TensorSpec::So
   return result;
 }
 
-/// A recipe of a batch norm and of what comes after it, to be made wrong in one place.
+/// A lineage of a batch norm and of what comes after it, to be made wrong in one place.
 struct Chain {
   explicit Chain(c10::ScalarType type = kBFloat16, c10::ScalarType parameters = kFloat,
                  Shape shape = {2, 6, 5, 5}, bool last = false)

@@ -1,4 +1,4 @@
-#include "adapters/torch/op_hook.h"
+#include "adapters/torch/hook/op_hook.h"
 
 #include <ATen/ops/_conj.h>
 #include <ATen/ops/_neg_view.h>

@@ -1,4 +1,4 @@
-#include "adapters/torch/op_info.h"
+#include "adapters/torch/operators/op_info.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "adapter/support.h"
-#include "adapters/torch/op_info.h"
-#include "adapters/torch/recipes.h"
+#include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/replay/lineages.h"
 
 namespace lms::torch {
 namespace {
@@ -38,9 +38,9 @@ class Recorded {
   at::Tensor operator()(const std::vector<c10::IValue>& arguments) const {
     constexpr std::uint32_t kMostDepth = 4096;
     const c10::DispatchKeySet keys(c10::DispatchKey::CPU);
-    auto draft = manager().recipes().prepare(info_, kernel_, op_, keys, arguments);
+    auto draft = manager().lineages().prepare(info_, kernel_, op_, keys, arguments);
     const auto results = call(op_, arguments);
-    if (draft) manager().recipes().commit(std::move(*draft), results, 0, kMostDepth);
+    if (draft) manager().lineages().commit(std::move(*draft), results, 0, kMostDepth);
     return results.front().toTensor();
   }
 
@@ -138,7 +138,7 @@ TEST(RecomputeChains, BeforeAWriteALongChainOfTheDeadIsComputed) {
     EXPECT_NE(block_state(y), BlockState::kDropped);
     EXPECT_FALSE(drop(y)) << "what it came from is gone";
     EXPECT_EQ(bytes_of(y), expected);
-    // And with nothing dropped: all recipes are forgotten.
+    // And with nothing dropped: all lineages are forgotten.
     at::Tensor z = x;
     for (int i = 0; i < kLinks; ++i) z = sine({z});
     x.add_(1);

@@ -14,11 +14,11 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "adapter/support.h"
-#include "adapters/torch/draws.h"
-#include "adapters/torch/numerics.h"
-#include "adapters/torch/op_info.h"
-#include "adapters/torch/recipes.h"
-#include "adapters/torch/repeatable.h"
+#include "adapters/torch/operators/draws.h"
+#include "adapters/torch/operators/numerics.h"
+#include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/operators/repeatable.h"
+#include "adapters/torch/replay/lineages.h"
 
 namespace lms::torch {
 namespace {
@@ -222,7 +222,7 @@ TEST(Recompute, BeforeAWriteWhatNeedsTheOldBytesIsComputed) {
   x.add_(1);
   EXPECT_EQ(state(y), BlockState::kAbsent) << "it cannot be dropped again";
   EXPECT_EQ(bytes_of(y), expected);
-  EXPECT_EQ(state(x), BlockState::kDropped) << "its recipe has grown";
+  EXPECT_EQ(state(x), BlockState::kDropped) << "its lineage has grown";
 }
 
 TEST(Recompute, TheBytesOfTheDeadStayWhileSomethingNeedsThem) {

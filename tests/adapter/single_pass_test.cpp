@@ -1,6 +1,6 @@
 // Which products, sums and conversions one kernel may compute.
 
-#include "adapters/torch/single_pass.h"
+#include "adapters/torch/fused/single_pass.h"
 
 #include <ATen/ops/zeros.h>
 

@@ -78,10 +78,10 @@ TEST(UnseenWrites, ToAnAbsentBlockComeBack) {
 }
 
 TEST(UnseenWrites, ToWhatIsComputedAgainAreAnError) {
-  // The recipe knows nothing of the write, and the bytes are gone: no result is right.
+  // The lineage knows nothing of the write, and the bytes are gone: no result is right.
   for (const bool of_its_input : {false, true}) {
     ManagedCpu managed(64 * kMiB, /*stress=*/true, /*drop=*/true);
-    const at::Tensor x = at::rand_like(numbers(kCount, 1));  // which has no recipe
+    const at::Tensor x = at::rand_like(numbers(kCount, 1));  // which has no lineage
     const at::Tensor y = at::exp(x);
     if (of_its_input) {
       use(y);

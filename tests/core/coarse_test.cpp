@@ -1,4 +1,4 @@
-#include "plan/coarse.h"
+#include "plan/recompute/coarse.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

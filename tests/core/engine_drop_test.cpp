@@ -23,7 +23,7 @@ class EngineDrop : public ::testing::Test {
                           },
                       .rematerialise = [this](SimBlock& block) { return compute(block); }});
   }
-  /// A used block with a recipe.
+  /// A used block with a lineage.
   SimBlock& made(Bytes size, std::uint64_t value) {
     SimBlock& block = world.used(size, value);
     values[&block] = value;
@@ -127,7 +127,7 @@ TEST_F(EngineDropFull, AnotherIsDroppedWhereTheVictimCannotBe) {
   SimBlock& b = block(10, 2, false);
   SimBlock& c = block(10, 3, true);
   ASSERT_TRUE(tight.evict(a));
-  // The least recently used is b, for which there is no room, and no recipe.
+  // The least recently used is b, for which there is no room, and no lineage.
   ASSERT_TRUE(tight.make_room(25));
   EXPECT_EQ(tight.state(b), BlockState::kResident);
   EXPECT_EQ(tight.state(c), BlockState::kDropped);

@@ -1,4 +1,4 @@
-#include "plan/measured.h"
+#include "plan/timing/measured.h"
 
 #include <gtest/gtest.h>
 

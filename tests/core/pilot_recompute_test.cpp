@@ -1,4 +1,4 @@
-// Plans that drop and rematerialise, carried out on a device whose recipes check what they read.
+// Plans that drop and rematerialise, carried out on a device whose lineages check what they read.
 
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ class Layers final : public PilotDevice {
   // What has happened, for the tests.
   std::vector<std::string> said;
   std::multiset<OperatorKey> asked;  ///< operators that the pilot wanted recorded
-  int unplanned = 0;                 ///< recipes' inputs that were not there
+  int unplanned = 0;                 ///< lineages' inputs that were not there
   int ghosts_made = 0;
   int ghosts_dropped = 0;
   int ghosts_swept = 0;
@@ -148,7 +148,7 @@ class Layers final : public PilotDevice {
     (void)pilot.stats();
   }
 
-  // Recipes
+  // Lineages
   bool drop(SimBlock& block) {
     const Known& known = known_.at(block.uid);
     return known.recorded && !forgets;
@@ -163,7 +163,7 @@ class Layers final : public PilotDevice {
     block.fill(known_.at(block.uid).value);
     return true;
   }
-  /// Checks and brings what it reads, as recipes do.
+  /// Checks and brings what it reads, as lineages do.
   void compute(const Known& known) {
     sim_.advance(1);
     if (known.input == 0) throw std::runtime_error("nobody knows how");
@@ -287,7 +287,7 @@ TEST(PilotRecompute, APlanDropsAndRematerialisesInItsOrder) {
   EXPECT_TRUE(loop.said.empty()) << loop.said.front();
 }
 
-TEST(PilotRecompute, ExactlyTheOperatorsOfRecipesAreRecorded) {
+TEST(PilotRecompute, ExactlyTheOperatorsOfLineagesAreRecorded) {
   Layers loop(kLayersTight, kLayers);
   const auto script = settle(loop);
   loop.asked.clear();

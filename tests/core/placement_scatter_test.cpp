@@ -1,5 +1,3 @@
-#include "plan/placement_scatter.h"
-
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
@@ -16,8 +14,9 @@
 #include "core/plan_random.h"
 #include "core/plan_words.h"
 #include "placement_random.h"
-#include "plan/placement.h"
-#include "plan/placement_stays.h"
+#include "plan/place/live_ranges.h"
+#include "plan/place/placement.h"
+#include "plan/place/scatter.h"
 #include "plan/search.h"
 #include "trace/trace_io.h"
 
@@ -271,15 +270,15 @@ struct RandomStep {
 /// The same of whole steps, also where one piece each would have done.
 void check_scattered(RandomStep& step) {
   auto& [random, trace, plan, page] = step;
-  Stays stays(trace, plan, 1);
+  LiveRanges ranges(trace, plan, 1);
   const Bytes room =
-      stays.most_at_once() + random.below(static_cast<int>(stays.most_at_once()) + 8);
-  std::vector<Rectangle> apart = stays.rectangles();
-  const auto found = scatter(apart, stays.whole(), stays.period(), room, page);
+      ranges.most_at_once() + random.below(static_cast<int>(ranges.most_at_once()) + 8);
+  std::vector<Rectangle> apart = ranges.rectangles();
+  const auto found = scatter(apart, ranges.whole(), ranges.period(), room, page);
   RC_CLASSIFY(!found.has_value(), "does not fit");
   if (!found) return;
-  stays.rectangles() = std::move(apart);
-  const Placement placement = stays.placement(*found, page);
+  ranges.rectangles() = std::move(apart);
+  const Placement placement = ranges.placement(*found, page);
   RC_CLASSIFY(!placement.scattered.empty(), "scattered");
   RC_CLASSIFY(!placement.moved.empty(), "moved between steps");
   RC_CLASSIFY(!placement.taking_turns.empty(), "blocks take turns");

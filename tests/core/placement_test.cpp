@@ -1,4 +1,4 @@
-#include "plan/placement.h"
+#include "plan/place/placement.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -293,7 +293,7 @@ struct Remade {
   Plan plan;
 };
 
-TEST(Placement, RecipesHavePlacesForAllThatTheyMake) {
+TEST(Placement, LineagesHavePlacesForAllThatTheyMake) {
   const Remade step;
   const Placement placement = placed(step.trace, step.plan);
   EXPECT_EQ(placement.bytes, 30);
@@ -303,7 +303,7 @@ TEST(Placement, RecipesHavePlacesForAllThatTheyMake) {
   ASSERT_EQ(placement.remakes[1].size(), 4U) << "p, the temporary, x, and b's temporary";
 }
 
-TEST(PlacementVerifier, FindsWhatIsWrongWithRecipes) {
+TEST(PlacementVerifier, FindsWhatIsWrongWithLineages) {
   const Remade step;
   const Placement good = placed(step.trace, step.plan);
   const auto expect = [&](const char* what, auto&& spoil) {
@@ -328,11 +328,11 @@ TEST(PlacementVerifier, FindsWhatIsWrongWithRecipes) {
   EXPECT_NE(joined(verify_placement(step.trace, step.plan, bad, 1)).find("takes no memory"),
             std::string::npos);
   const Plan wrong{.directives = {{2, Action::kDrop, step.x}, {3, Action::kRematerialise, 0}}};
-  EXPECT_NE(joined(verify_placement(step.trace, wrong, good, 1)).find("no recipe"),
+  EXPECT_NE(joined(verify_placement(step.trace, wrong, good, 1)).find("no lineage"),
             std::string::npos);
 }
 
-TEST(PlacementVerifier, WorkspacesOfRecipesNeedRoom) {
+TEST(PlacementVerifier, WorkspacesOfLineagesNeedRoom) {
   Remade step;
   step.trace.operators[1].temporaries.clear();
   step.trace.operators[1].workspace = 30;

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/makers.h"
 #include "plan/plan.h"
+#include "plan/producers.h"
 #include "trace/trace.h"
 
 namespace lms::testing {
@@ -16,7 +16,7 @@ class DropCheapResults {
  public:
   explicit DropCheapResults(const Trace& trace)
       : trace_(trace),
-        makers_(trace),
+        producers_(trace),
         uses_(trace.blocks.size()),
         death_(trace.blocks.size(), kNever),
         here_(trace.blocks.size()) {
@@ -69,11 +69,11 @@ class DropCheapResults {
   [[nodiscard]] bool right(TraceBlockId id, std::size_t at) const {
     const TraceBlock& block = trace_.blocks[id];
     if (!block.movable || !block.born_in_step || death_[id] == kNever) return false;
-    return std::ranges::all_of(makers_.at(id, at), [&](std::size_t maker) {
+    return std::ranges::all_of(producers_.at(id, at), [&](std::size_t maker) {
       const TraceOperator& op = trace_.operators[maker];
       const auto unchanged = [&](TraceBlockId read) {
         if (read == id || op.spares(read)) return true;
-        const auto writers = makers_.at(read, at);
+        const auto writers = producers_.at(read, at);
         if (!writers.empty() && writers.back() >= maker) return false;
         return death_[read] >= at || right(read, at);
       };
@@ -92,7 +92,7 @@ class DropCheapResults {
   void want(TraceBlockId id) {
     if (here_[id]) return;
     std::vector<TraceBlockId> served;
-    for (const std::size_t maker : makers_.at(id, now_)) {
+    for (const std::size_t maker : producers_.at(id, now_)) {
       for (const TraceBlockId read : trace_.operators[maker].reads) {
         if (read == id || here_[read] || trace_.operators[maker].spares(read)) continue;
         want(read);
@@ -112,7 +112,7 @@ class DropCheapResults {
   }
 
   const Trace& trace_;
-  Makers makers_;
+  Producers producers_;
   std::vector<std::vector<std::size_t>> uses_;
   std::vector<std::size_t> death_;
   std::vector<bool> here_;

@@ -11,7 +11,7 @@
 
 namespace lms::testing {
 
-/// Moves blocks about and mostly brings them back in time; what recipes need, too, and ghosts.
+/// Moves blocks about and mostly brings them back in time; what lineages need, too, and ghosts.
 class PlanMaker {
  public:
   explicit PlanMaker(const Trace& trace, bool drops = true)
@@ -65,7 +65,7 @@ class PlanMaker {
       tell(Action::kDrop, id, kDead);
     }
   }
-  /// What its recipe reads first, as far as it is known to be right.
+  /// What its lineage reads first, as far as it is known to be right.
   void again(TraceBlockId id, int depth = 0) {
     std::vector<TraceBlockId> served;
     for (std::size_t at = 0; at < now_ && depth < kDeepest; ++at) {

@@ -10,7 +10,7 @@
 #include "core/plan_maker.h"
 #include "core/plan_random.h"
 #include "plan/plan.h"
-#include "plan/timing.h"
+#include "plan/timing/timing.h"
 
 namespace lms::testing {
 namespace {
@@ -31,7 +31,7 @@ bool has_ghosts(const Trace& trace, const Plan& plan) {
   });
 }
 
-/// Half of them such that recipes are often right.
+/// Half of them such that lineages are often right.
 Trace any_trace() {
   if (chance(50)) return random_trace();
   return random_trace({.operators = 8, .repeatable = 95, .writes = 4, .dies = 25});

@@ -103,10 +103,10 @@ TEST(VerifyPlan, BlockDiesHalfCopied) {
   EXPECT_FALSE(verify_plan(builder.build(), plan, 100).empty());
 }
 
-TEST(VerifyPlan, BlocksFromBeforeTheStepHaveNoRecipe) {
+TEST(VerifyPlan, BlocksFromBeforeTheStepHaveNoLineage) {
   Plan plan;
   plan.directives = {{1, kDrop, 0}};
-  expect_first(plan, 100, "operator 1 (b): block 0 is dropped, but has no recipe");
+  expect_first(plan, 100, "operator 1 (b): block 0 is dropped, but has no lineage");
   plan.directives = {{1, kRematerialise, 0}};
   expect_first(plan, 100, "operator 1 (b): block 0 is rematerialised, but was not dropped");
 }
@@ -144,90 +144,91 @@ struct Recomputed {
   Plan plan;
 };
 
-TEST(VerifyPlan, DroppedBlocksComeBackByTheirRecipes) {
-  Recomputed recipes;
-  EXPECT_EQ(verify_plan(recipes.trace, recipes.plan, 18), std::vector<std::string>{});
-  recipes.expect_first(17, "during operator 2: 18 bytes on the device, the budget is 17");
-  recipes.plan.directives.pop_back();
-  recipes.expect_first(18, "operator 3 (d): block 1 is read, but absent");
+TEST(VerifyPlan, DroppedBlocksComeBackByTheirLineages) {
+  Recomputed lineages;
+  EXPECT_EQ(verify_plan(lineages.trace, lineages.plan, 18), std::vector<std::string>{});
+  lineages.expect_first(17, "during operator 2: 18 bytes on the device, the budget is 17");
+  lineages.plan.directives.pop_back();
+  lineages.expect_first(18, "operator 3 (d): block 1 is read, but absent");
 }
 
-TEST(VerifyPlan, RecipesNeedTheirWorkspaceAndOtherResults) {
-  Recomputed recipes;
-  recipes.trace.operators[0].workspace = 6;
-  EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 20).empty());
-  recipes.plan.directives[1].before = 4;
-  recipes.trace.operators[3].reads.clear();
-  recipes.trace.blocks.push_back({3, true});
-  recipes.trace.operators[3].allocs.push_back(3);
+TEST(VerifyPlan, LineagesNeedTheirWorkspaceAndOtherResults) {
+  Recomputed lineages;
+  lineages.trace.operators[0].workspace = 6;
+  EXPECT_TRUE(verify_plan(lineages.trace, lineages.plan, 20).empty());
+  lineages.plan.directives[1].before = 4;
+  lineages.trace.operators[3].reads.clear();
+  lineages.trace.blocks.push_back({3, true});
+  lineages.trace.operators[3].allocs.push_back(3);
   // At the end: w, x, z; and the workspace while x is made again.
-  EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 23).empty());
-  recipes.expect_first(22, "before operator 4: 23 bytes on the device, the budget is 22");
+  EXPECT_TRUE(verify_plan(lineages.trace, lineages.plan, 23).empty());
+  lineages.expect_first(22, "before operator 4: 23 bytes on the device, the budget is 22");
 }
 
-TEST(VerifyPlan, RecipesMustBeRepeatable) {
-  Recomputed recipes;
-  recipes.trace.operators[1].repeatable = false;
-  recipes.expect_first(100,
-                       "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) is not "
-                       "repeatable");
+TEST(VerifyPlan, LineagesMustBeRepeatable) {
+  Recomputed lineages;
+  lineages.trace.operators[1].repeatable = false;
+  lineages.expect_first(100,
+                        "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) is not "
+                        "repeatable");
 }
 
-TEST(VerifyPlan, RecipesNeedTheirInputs) {
-  Recomputed recipes;
-  recipes.plan.directives = {
+TEST(VerifyPlan, LineagesNeedTheirInputs) {
+  Recomputed lineages;
+  lineages.plan.directives = {
       {2, kDrop, 1}, {2, kStartOut, 0}, {2, kFinishOut, 0}, {3, kRematerialise, 1}};
-  recipes.expect_first(100,
-                       "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) reads "
-                       "block 0, which is absent");
-  recipes.plan.directives = {{2, kDrop, 1},
-                             {2, kStartOut, 0},
-                             {2, kFinishOut, 0},
-                             {3, kStartIn, 0},
-                             {3, kRematerialise, 1}};
-  EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 100).empty());
+  lineages.expect_first(100,
+                        "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) reads "
+                        "block 0, which is absent");
+  lineages.plan.directives = {{2, kDrop, 1},
+                              {2, kStartOut, 0},
+                              {2, kFinishOut, 0},
+                              {3, kStartIn, 0},
+                              {3, kRematerialise, 1}};
+  EXPECT_TRUE(verify_plan(lineages.trace, lineages.plan, 100).empty());
 }
 
-TEST(VerifyPlan, RecipesNeedTheContentsOfThen) {
-  Recomputed recipes;
-  recipes.trace.operators[2].writes = {recipes.w};
-  recipes.expect_first(100,
-                       "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) reads "
-                       "block 0, which has changed since");
+TEST(VerifyPlan, LineagesNeedTheContentsOfThen) {
+  Recomputed lineages;
+  lineages.trace.operators[2].writes = {lineages.w};
+  lineages.expect_first(100,
+                        "operator 3 (d): block 1 cannot be rematerialised: operator 0 (a) reads "
+                        "block 0, which has changed since");
 }
 
-TEST(VerifyPlan, RecipesWriteNothingElse) {
-  Recomputed recipes;
-  recipes.trace.operators[1].writes = {recipes.x, recipes.w};
-  const auto notes = verify_plan(recipes.trace, recipes.plan, 100);
+TEST(VerifyPlan, LineagesWriteNothingElse) {
+  Recomputed lineages;
+  lineages.trace.operators[1].writes = {lineages.x, lineages.w};
+  const auto notes = verify_plan(lineages.trace, lineages.plan, 100);
   ASSERT_EQ(notes.size(), 3U) << "and a's w has changed since, and so d reads an absent block";
   EXPECT_EQ(notes[1],
             "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) would write block 0 "
             "again");
 }
 
-TEST(VerifyPlan, SparedBlocksAreLeftAloneByRecipes) {
-  Recomputed recipes;  // b writes x and w, and d writes w again: no matter, if b spares w
-  TraceOperator& b = recipes.trace.operators[1];
-  b.writes = {recipes.x, recipes.w};
-  b.reads = {recipes.w};
-  recipes.trace.operators[0].reads.clear();
-  EXPECT_FALSE(verify_plan(recipes.trace, recipes.plan, 100).empty());
-  b.spared = {recipes.w};
-  EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 100).empty());
-  recipes.plan.directives = {
+TEST(VerifyPlan, SparedBlocksAreLeftAloneByLineages) {
+  Recomputed lineages;  // b writes x and w, and d writes w again: no matter, if b spares w
+  TraceOperator& b = lineages.trace.operators[1];
+  b.writes = {lineages.x, lineages.w};
+  b.reads = {lineages.w};
+  lineages.trace.operators[0].reads.clear();
+  EXPECT_FALSE(verify_plan(lineages.trace, lineages.plan, 100).empty());
+  b.spared = {lineages.w};
+  EXPECT_TRUE(verify_plan(lineages.trace, lineages.plan, 100).empty());
+  lineages.plan.directives = {
       {2, kDrop, 1}, {2, kStartOut, 0}, {2, kFinishOut, 0}, {3, kRematerialise, 1}};
-  recipes.trace.operators.resize(3);
-  recipes.plan.directives.push_back({3, kStartIn, 0});
-  EXPECT_TRUE(verify_plan(recipes.trace, recipes.plan, 100).empty()) << "nor where it is";
+  lineages.trace.operators.resize(3);
+  lineages.plan.directives.push_back({3, kStartIn, 0});
+  EXPECT_TRUE(verify_plan(lineages.trace, lineages.plan, 100).empty()) << "nor where it is";
 }
 
 TEST(VerifyPlan, SparedWritesCannotBeRepeated) {
-  Recomputed recipes;
-  recipes.trace.operators[1].spared = {recipes.x};
-  recipes.expect_first(100,
-                       "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) spares it "
-                       "when it runs again");
+  Recomputed lineages;
+  lineages.trace.operators[1].spared = {lineages.x};
+  lineages.expect_first(
+      100,
+      "operator 3 (d): block 1 cannot be rematerialised: operator 1 (b) spares it "
+      "when it runs again");
   Recomputed
       others;  // what has read w before it was written, though spared, has read something else
   others.trace.operators[2].writes = {others.w};
@@ -296,7 +297,7 @@ TEST(VerifyPlan, GhostsCanOnlyBeDropped) {
   ghosts.expect_first(100, "operator 3 (d): block 1 is not alive at a directive for it");
 }
 
-TEST(VerifyPlan, GhostsNeedARightRecipe) {
+TEST(VerifyPlan, GhostsNeedARightLineage) {
   Ghosts ghosts;
   ghosts.trace.operators[0].repeatable = false;
   ghosts.expect_first(100,
@@ -315,32 +316,32 @@ TEST(VerifyPlan, GhostsNeedARightRecipe) {
   ghosts.trace.operators[3].frees = {ghosts.w};
   ghosts.plan.directives = {{4, kRematerialise, ghosts.w}};
   ghosts.expect_first(
-      100, "after the last operator: block 0 is rematerialised after its end, but has no recipe");
+      100, "after the last operator: block 0 is rematerialised after its end, but has no lineage");
 }
 
 TEST(VerifyPlan, DroppedBlocksAreNotBelow) {
-  Recomputed recipes;
-  recipes.plan.directives = {{2, kDrop, 1}, {3, kStartIn, 1}};
-  recipes.expect_first(100, "operator 3 (d): block 1 starts in, but is not absent");
-  recipes.plan.directives = {{2, kStartOut, 1}, {2, kDrop, 1}};
-  recipes.expect_first(100, "operator 2 (c): block 1 is dropped while it is copied out");
-  recipes.plan.directives = {{2, kDrop, 1}, {2, kDrop, 1}};
-  recipes.expect_first(100, "operator 2 (c): block 1 is dropped, but is not on the device");
-  recipes.plan.directives = {{2, kKeep, 1}, {2, kDrop, 1}};
-  recipes.expect_first(100, "operator 2 (c): block 1 is dropped, but is kept");
-  recipes.plan.directives = {{2, kRematerialise, 1}};
-  recipes.expect_first(100, "operator 2 (c): block 1 is rematerialised, but was not dropped");
+  Recomputed lineages;
+  lineages.plan.directives = {{2, kDrop, 1}, {3, kStartIn, 1}};
+  lineages.expect_first(100, "operator 3 (d): block 1 starts in, but is not absent");
+  lineages.plan.directives = {{2, kStartOut, 1}, {2, kDrop, 1}};
+  lineages.expect_first(100, "operator 2 (c): block 1 is dropped while it is copied out");
+  lineages.plan.directives = {{2, kDrop, 1}, {2, kDrop, 1}};
+  lineages.expect_first(100, "operator 2 (c): block 1 is dropped, but is not on the device");
+  lineages.plan.directives = {{2, kKeep, 1}, {2, kDrop, 1}};
+  lineages.expect_first(100, "operator 2 (c): block 1 is dropped, but is kept");
+  lineages.plan.directives = {{2, kRematerialise, 1}};
+  lineages.expect_first(100, "operator 2 (c): block 1 is rematerialised, but was not dropped");
 }
 
 TEST(VerifyPlan, UnmovableBlocksStay) {
-  Recomputed recipes;
-  recipes.trace.blocks[recipes.x].movable = false;
-  recipes.expect_first(100, "operator 2 (c): block 1 is dropped, but is not movable");
-  recipes.plan.directives = {{2, kStartOut, 1}};
-  recipes.expect_first(100, "operator 2 (c): block 1 starts out, but is not movable");
-  recipes.trace.blocks[recipes.w].movable = false;
-  recipes.plan = {.absent_at_start = {recipes.w}};
-  recipes.expect_first(100, "block 0 cannot be absent when the step begins");
+  Recomputed lineages;
+  lineages.trace.blocks[lineages.x].movable = false;
+  lineages.expect_first(100, "operator 2 (c): block 1 is dropped, but is not movable");
+  lineages.plan.directives = {{2, kStartOut, 1}};
+  lineages.expect_first(100, "operator 2 (c): block 1 starts out, but is not movable");
+  lineages.trace.blocks[lineages.w].movable = false;
+  lineages.plan = {.absent_at_start = {lineages.w}};
+  lineages.expect_first(100, "block 0 cannot be absent when the step begins");
 }
 
 // old (4) dies in a; b makes g (4), which is the next step's old.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "plan/timing.h"
+#include "plan/timing/timing.h"
 #include "trace/trace.h"
 
 namespace lms::testing {

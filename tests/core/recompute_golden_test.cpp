@@ -9,10 +9,10 @@
 
 #include "core/plan_drops.h"
 #include "core/plan_words.h"
-#include "plan/placement.h"
+#include "core/unfold.h"
+#include "plan/place/placement.h"
 #include "plan/plan.h"
-#include "plan/timing.h"
-#include "plan/unfold.h"
+#include "plan/timing/timing.h"
 #include "trace/trace_io.h"
 
 namespace lms::testing {

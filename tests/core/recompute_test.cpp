@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "core/plan_random.h"
 #include "core/plan_words.h"
-#include "plan/recompute_unroll.h"
+#include "plan/recompute/unrolled.h"
 #include "plan/search.h"
 
 namespace lms::testing {
@@ -179,8 +179,8 @@ RandomTraceOptions larger_step() {
 RC_GTEST_PROP(RecomputeProperty, WhatIsWrittenOutIsWhatThePlanDoes, ()) {
   const Trace trace = random_trace(larger_step());
   const StepModel model(trace);
-  const Recipes recipes(trace);
-  Unrolled unrolled(trace, model, recipes);
+  const Derivations derivations(trace);
+  Unrolled unrolled(trace, model, derivations);
   Drops drops;
   int dropped = 0;
   for (int round = 0; round < 2; ++round) {  // the second time with what the first has left

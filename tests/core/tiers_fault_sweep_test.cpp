@@ -89,10 +89,10 @@ struct RegionBlock final : Block {
   }
   PagedRegion region;
   std::vector<char> contents;  ///< as they must be
-  std::vector<char> recipe;    ///< empty: it cannot be computed again
+  std::vector<char> lineage;   ///< empty: it cannot be computed again
 };
 
-/// As the CPU's, without recipes of its own.
+/// As the CPU's, without lineages of its own.
 class RegionMover final : public Mover {
  public:
   explicit RegionMover(FileStore& store) : store_(store) {}
@@ -106,14 +106,14 @@ class RegionMover final : public Mover {
     return moved;
   }
   bool drop(Block& block, Bytes /*most*/) override {
-    if (of(block).recipe.empty()) return false;
+    if (of(block).lineage.empty()) return false;
     of(block).region.discard();
     return true;
   }
   bool rematerialise(Block& block, const std::function<void()>& take) override {
     take();
     of(block).region.renew();
-    copy_to(of(block).region.data(), of(block).recipe);
+    copy_to(of(block).region.data(), of(block).lineage);
     return true;
   }
   void drop_copy(Block& block) noexcept override { of(block).region.drop_copy(); }
@@ -199,7 +199,7 @@ class Program {
         block.contents = pattern(block.size, seed);
         copy_to(block.region.data(), block.contents);
         // Another computes what it holds now from something that stays.
-        block.recipe = what == 2 ? block.contents : std::vector<char>();
+        block.lineage = what == 2 ? block.contents : std::vector<char>();
         engine_.unpin(lock, {&use, 1});
         break;
       case 4:
@@ -215,7 +215,7 @@ class Program {
         if (block.state == BlockState::kDropped) break;
         block.contents[seed % block.contents.size()] ^= 1;
         static_cast<char*>(block.region.data())[seed % block.contents.size()] ^= 1;
-        block.recipe.clear();
+        block.lineage.clear();
         break;
       default:
         engine_.pin(lock, {&use, 1});

@@ -1,7 +1,7 @@
 // The predicted step, in unit costs: lanes of 1 byte/ms, no latency, no tax, unless said otherwise.
 // Drawings: a row a stream, a character a millisecond, '.' is waiting.
 
-#include "plan/timing.h"
+#include "plan/timing/timing.h"
 
 #include <gtest/gtest.h>
 
@@ -225,7 +225,7 @@ TEST(Timing, ComputationCanStandStillBesideACopy) {
   EXPECT_EQ(timing.tax_ms, 4) << "never slower than not at all";
 }
 
-TEST(Timing, RematerialisingRunsTheRecipeAgain) {
+TEST(Timing, RematerialisingRunsTheLineageAgain) {
   // x (6): made by a from w, written by b. Dropped after b, made again before d: 2 + 3 ms.
   TraceBuilder builder;
   const auto w = builder.existing(1);
@@ -272,7 +272,7 @@ TEST(Timing, GhostsAndCheaperReplays) {
   EXPECT_EQ(timing.peak, 13);
 }
 
-TEST(Timing, RecipesDoNotWaitForWhatTheySpare) {
+TEST(Timing, LineagesDoNotWaitForWhatTheySpare) {
   TraceBuilder builder;
   const auto w = builder.existing(4);
   builder.run("a", {}, {w}, 1);
@@ -300,7 +300,7 @@ TEST(Timing, MemoryIsFreeWhenACopyInHasEnded) {
   EXPECT_EQ(timing.step_ms, 1 + 4 + 4);
 }
 
-TEST(Timing, RecipesWaitForTheirInputs) {
+TEST(Timing, LineagesWaitForTheirInputs) {
   TraceBuilder builder;
   const auto w = builder.existing(4);
   builder.run("a", {w}, {}, 1);

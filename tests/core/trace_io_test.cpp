@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "trace/gz_file.h"
-#include "trace/trace_import.h"
 
 namespace lms {
 namespace {
@@ -199,49 +198,6 @@ TEST_F(TraceIo, SaysWhereItCannotWrite) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("no/such/folder.json"), std::string::npos);
   }
-}
-
-// Blocks 10 (weight), 11 (batch), 12 (activation), 13 (of an operator that also returns a view).
-TEST_F(TraceIo, ImportsTheFirstFormat) {
-  write_gz_file(path("old.json.gz"), R"({"T": 8, "tr": [
-    ["aten::conv", [[10, 100], [11, 50]], [[12, 30]], [], 1.0, 190],
-    ["aten::relu_", [[12, 30]], [[12, 30]], [12], 1.0, 180],
-    ["aten::native_dropout", [[12, 30]], [[12, 30], [13, 5]], [], 1.0, 185],
-    ["aten::_fused_sgd_", [[10, 100], [12, 30]], [], [10], 1.0, 200]]})");
-  const Trace trace = import_legacy(path("old.json.gz"));
-  ASSERT_EQ(trace.blocks.size(), 4U);
-  EXPECT_EQ(trace.blocks[0].bytes, 100);
-  EXPECT_TRUE(trace.blocks[0].movable);
-  EXPECT_FALSE(trace.blocks[0].born_in_step);
-  EXPECT_FALSE(trace.blocks[1].movable);  // nobody writes it: the next step has another
-  EXPECT_TRUE(trace.blocks[2].born_in_step);
-  ASSERT_EQ(trace.operators.size(), 4U);
-  EXPECT_EQ(trace.operators[0].ms, 2.0);
-  EXPECT_EQ(trace.operators[0].workspace, 10);
-  EXPECT_EQ(trace.operators[0].allocs, std::vector<TraceBlockId>{2});
-  EXPECT_EQ(trace.operators[1].writes, std::vector<TraceBlockId>{2});
-  EXPECT_TRUE(trace.operators[1].allocs.empty());
-  EXPECT_TRUE(trace.operators[1].repeatable);
-  EXPECT_FALSE(trace.operators[2].repeatable);
-  EXPECT_EQ(trace.operators[2].frees, std::vector<TraceBlockId>{3});
-  EXPECT_FALSE(trace.operators[3].repeatable);
-  EXPECT_EQ(trace.operators[3].frees, std::vector<TraceBlockId>{2});
-  EXPECT_EQ(trace.live_bytes(), (std::vector<Bytes>{190, 180, 185, 200}));
-}
-
-TEST_F(TraceIo, ImportedBatchNormsSpareTheirStatistics) {
-  write_gz_file(path("old.json.gz"), R"({"T": 1, "tr": [
-    ["aten::native_batch_norm", [[10, 100], [11, 50]], [[12, 100]], [11], 1.0, 250]]})");
-  const Trace trace = import_legacy(path("old.json.gz"));
-  EXPECT_EQ(trace.operators[0].writes, std::vector<TraceBlockId>{1});
-  EXPECT_EQ(trace.operators[0].spared, std::vector<TraceBlockId>{1});
-}
-
-TEST_F(TraceIo, RefusesToImportSomethingElse) {
-  save_trace(step_with_everything(), path("new.json"));
-  EXPECT_THROW(import_legacy(path("new.json")), Error);
-  write_gz_file(path("no.json"), "nothing");
-  EXPECT_THROW(import_legacy(path("no.json")), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "plan/unfold.h"
+#include "core/unfold.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -13,7 +13,7 @@
 #include "core/plan_maker.h"
 #include "core/plan_random.h"
 #include "core/plan_words.h"
-#include "plan/timing.h"
+#include "plan/timing/timing.h"
 
 namespace lms::testing {
 namespace {

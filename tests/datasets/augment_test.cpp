@@ -1,11 +1,11 @@
-#include "datasets/augment.h"
+#include "lab/datasets/augment.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "datasets/random.h"
+#include "lab/datasets/random.h"
 #include "tests/datasets/fixtures.h"
 
 namespace lms::data {

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
-#include "datasets/coco_file.h"
-#include "datasets/open.h"
+#include "lab/datasets/coco_file.h"
+#include "lab/datasets/open.h"
 #include "tests/datasets/fixtures.h"
 
 namespace lms::data {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "datasets/dataset.h"
-#include "datasets/image.h"
+#include "lab/datasets/dataset.h"
+#include "lab/datasets/image.h"
 
 namespace lms::data::fixtures {
 

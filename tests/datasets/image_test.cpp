@@ -1,13 +1,13 @@
-#include "datasets/image.h"
+#include "lab/datasets/image.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "datasets/exif.h"
-#include "datasets/jpeg.h"
-#include "datasets/png.h"
+#include "lab/datasets/exif.h"
+#include "lab/datasets/jpeg.h"
+#include "lab/datasets/png.h"
 #include "tests/datasets/fixtures.h"
 
 namespace lms::data {

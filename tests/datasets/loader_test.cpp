@@ -1,4 +1,4 @@
-#include "datasets/loader.h"
+#include "lab/datasets/loader.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include <set>
 #include <thread>
 
-#include "datasets/augment.h"
-#include "datasets/open.h"
-#include "datasets/random.h"
-#include "datasets/wrap.h"
+#include "lab/datasets/augment.h"
+#include "lab/datasets/open.h"
+#include "lab/datasets/random.h"
+#include "lab/datasets/wrap.h"
 #include "tests/datasets/fixtures.h"
 
 namespace lms::data {

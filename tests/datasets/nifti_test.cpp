@@ -1,4 +1,4 @@
-#include "datasets/nifti.h"
+#include "lab/datasets/nifti.h"
 
 #include <gtest/gtest.h>
 

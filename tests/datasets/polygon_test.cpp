@@ -1,4 +1,4 @@
-#include "datasets/polygon.h"
+#include "lab/datasets/polygon.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>

@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "datasets/augment.h"
-#include "datasets/open.h"
+#include "lab/datasets/augment.h"
+#include "lab/datasets/open.h"
 #include "tests/datasets/fixtures.h"
 
 namespace lms::data {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "datasets/augment.h"
-#include "datasets/nifti.h"
-#include "datasets/open.h"
+#include "lab/datasets/augment.h"
+#include "lab/datasets/nifti.h"
+#include "lab/datasets/open.h"
 #include "tests/datasets/fixtures.h"
 
 namespace lms::data {

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "lab"))
 
 from bench import records  # noqa: E402
 from bench.methods import Setting  # noqa: E402

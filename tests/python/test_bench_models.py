@@ -9,7 +9,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "lab"))
 
 from bench import weights  # noqa: E402
 from bench.memory import LiveBytes  # noqa: E402

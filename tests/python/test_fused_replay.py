@@ -325,7 +325,7 @@ def test_layouts_without_a_kernel_are_computed_call_by_call() -> None:
 
 
 def test_other_calls_are_computed_as_they_are() -> None:
-    """In the middle of a recipe, and after its head."""
+    """In the middle of a lineage, and after its head."""
 
     def scaled() -> Tensor:
         y = normalised(numbers(2, 16, 9, 9))

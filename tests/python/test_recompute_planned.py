@@ -123,7 +123,7 @@ def test_steps_that_turn_out_to_be_others_while_much_is_dropped() -> None:
         if i in (9, 12):
             functional.relu(torch.ones(3, 5000)).sum()
             for weight in net.parameters():
-                weight.data.mul_(1)  # what recipes read is written, with the same bits
+                weight.data.mul_(1)  # what lineages read is written, with the same bits
         if i == 11:
             with pytest.raises(RuntimeError):
                 net(torch.ones(2, 2))

@@ -18,14 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def reference():
     """The script that writes the page."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+    spec = importlib.util.spec_from_file_location(
+        "reference", ROOT / "tools" / "scripts" / "reference.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_the_page_is_what_the_code_says():
-    pinned = (ROOT / "requirements" / "torch.txt").read_text()
+    pinned = (ROOT / "tools" / "requirements" / "torch.txt").read_text()
     version = torch.__version__.split("+")[0]
     if f"torch=={version}\n" not in pinned:
         pytest.skip(f"the page lists the operators of the pinned PyTorch, not of {version}")

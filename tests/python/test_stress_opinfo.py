@@ -13,7 +13,7 @@ import torch
 from stress import harness
 from stress.compare import bits_of
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab"))
 
 pytest.importorskip("expecttest", reason="PyTorch's operator samples import it")
 from bench import opinfo, opinfo_cases  # noqa: E402

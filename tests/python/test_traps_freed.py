@@ -116,7 +116,7 @@ def test_what_was_computed_from_it(way: Callable[..., None], shape: tuple[int, .
 
     def run() -> list[torch.Tensor]:
         x, rows = numbers(shape), torch.ones(128 if shape == SMALL else 1, 1, 1)
-        y = rows * x * 2  # dropped under stress, with a recipe that reads x
+        y = rows * x * 2  # dropped under stress, with a lineage that reads x
         z = y.tanh()
         way(x)
         return [y + z, y]

@@ -1,14 +1,14 @@
 // Layout: whatever a chart shows, its labels neither overlap nor leave it.
 
-#include "report/chart.h"
+#include "lab/report/chart.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include <cmath>
 
-#include "report/palette.h"
-#include "report/text.h"
+#include "lab/report/palette.h"
+#include "lab/report/text.h"
 
 namespace lms::report {
 namespace {

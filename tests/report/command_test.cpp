@@ -1,6 +1,6 @@
 // From arguments to files.
 
-#include "report/command.h"
+#include "lab/report/command.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,15 +1,15 @@
 // The table of goals, and the ends of methods beside what they reached.
 
-#include "report/goals.h"
+#include "lab/report/goals.h"
 
 #include <gtest/gtest.h>
 
 #include <regex>
 #include <set>
 
-#include "report/page.h"
+#include "lab/report/page.h"
+#include "lab/report/text.h"
 #include "report/support.h"
-#include "report/text.h"
 
 namespace lms::report {
 namespace {

@@ -1,6 +1,6 @@
 // What is read, and what is said of what cannot be.
 
-#include "report/load.h"
+#include "lab/report/load.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

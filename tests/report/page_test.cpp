@@ -1,6 +1,6 @@
 // The page as a whole: complete, closed in itself, and safe whatever the records hold.
 
-#include "report/page.h"
+#include "lab/report/page.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <regex>
 #include <set>
 
+#include "lab/report/text.h"
 #include "report/support.h"
-#include "report/text.h"
 
 namespace lms::report {
 namespace {

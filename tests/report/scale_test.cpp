@@ -1,6 +1,6 @@
 // Ticks, and labels that do not overlap.
 
-#include "report/scale.h"
+#include "lab/report/scale.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

@@ -1,6 +1,6 @@
 // Maxima, costs and verdicts from records.
 
-#include "report/study.h"
+#include "lab/report/study.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "report/load.h"
+#include "lab/report/load.h"
 
 namespace lms::report {
 

@@ -1,6 +1,6 @@
 // Escaping, numbers for people, and the widths of texts.
 
-#include "report/text.h"
+#include "lab/report/text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The driver with a worker that only pretends. No PyTorch.
-#include "studies/driver.h"
+#include "lab/studies/driver.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "studies/cli.h"
+#include "lab/studies/cli.h"
 #include "studies/support.h"
 
 namespace lms::studies {

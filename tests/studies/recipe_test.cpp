@@ -1,5 +1,5 @@
 // What is to be tried, what is known of it, and the process that tries it. No PyTorch.
-#include "studies/recipe.h"
+#include "lab/studies/recipe.h"
 
 #include <gtest/gtest.h>
 
@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "base/error.h"
-#include "studies/bounds.h"
-#include "studies/child.h"
-#include "studies/item.h"
-#include "studies/record.h"
-#include "studies/search.h"
+#include "lab/studies/bounds.h"
+#include "lab/studies/child.h"
+#include "lab/studies/item.h"
+#include "lab/studies/record.h"
+#include "lab/studies/search.h"
+#include "lab/studies/try_spec.h"
 #include "studies/support.h"
-#include "studies/try_spec.h"
 
 namespace lms::studies {
 namespace {

@@ -9,12 +9,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "studies/bounds.h"
-#include "studies/worker/offload.h"
-#include "studies/worker/run_try.h"
-#include "studies/worker/timeline.h"
-#include "studies/worker/workload.h"
-#include "zoo/checkpoint.h"
+#include "lab/studies/bounds.h"
+#include "lab/studies/worker/offload.h"
+#include "lab/studies/worker/run_try.h"
+#include "lab/studies/worker/timeline.h"
+#include "lab/studies/worker/workload.h"
+#include "lab/zoo/checkpoint.h"
 
 namespace lms::studies {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/lms/forecast.h"
+#include "bound/forecast.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/lms/quantity.h"
+#include "base/quantity.h"
 
 #include <gtest/gtest.h>
 

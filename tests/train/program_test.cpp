@@ -1,6 +1,6 @@
 // The program lms-train, end to end: every model, on look-alikes of every data set.
 
-#include "train/program.h"
+#include "lab/train/program.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -13,12 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "datasets/image.h"
-#include "datasets/nifti.h"
+#include "lab/datasets/image.h"
+#include "lab/datasets/nifti.h"
+#include "lab/train/recipe.h"
+#include "lab/train/state_file.h"
 #include "tests/datasets/fixtures.h"
 #include "tests/train/toy.h"
-#include "train/recipe.h"
-#include "train/state_file.h"
 
 namespace lms::train {
 namespace {

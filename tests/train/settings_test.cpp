@@ -1,6 +1,6 @@
 // Settings, recipes, schedules and logs: all that knows no PyTorch.
 
-#include "train/settings.h"
+#include "lab/train/settings.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,12 +12,12 @@
 #include <string>
 
 #include "base/error.h"
+#include "lab/train/csv_file.h"
+#include "lab/train/event_file.h"
+#include "lab/train/progress.h"
+#include "lab/train/recipe.h"
+#include "lab/train/schedule.h"
 #include "tests/datasets/fixtures.h"
-#include "train/csv_file.h"
-#include "train/event_file.h"
-#include "train/progress.h"
-#include "train/recipe.h"
-#include "train/schedule.h"
 
 namespace lms::train {
 namespace {

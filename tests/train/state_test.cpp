@@ -11,12 +11,12 @@
 #include <fstream>
 #include <limits>
 
+#include "lab/train/journal.h"
+#include "lab/train/metrics.h"
+#include "lab/train/optimizer.h"
+#include "lab/train/run_folder.h"
+#include "lab/train/state_file.h"
 #include "tests/train/toy.h"
-#include "train/journal.h"
-#include "train/metrics.h"
-#include "train/optimizer.h"
-#include "train/run_folder.h"
-#include "train/state_file.h"
 
 namespace lms::train {
 namespace {

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "datasets/augment.h"
-#include "datasets/open.h"
-#include "datasets/wrap.h"
-#include "train/parts.h"
-#include "train/settings.h"
-#include "zoo/model.h"
+#include "lab/datasets/augment.h"
+#include "lab/datasets/open.h"
+#include "lab/datasets/wrap.h"
+#include "lab/train/parts.h"
+#include "lab/train/settings.h"
+#include "lab/zoo/model.h"
 
 namespace lms::train::testing {
 

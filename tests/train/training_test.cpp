@@ -10,15 +10,15 @@
 #include <thread>
 
 #include "base/error.h"
+#include "lab/train/csv_file.h"
+#include "lab/train/journal.h"
+#include "lab/train/machine.h"
+#include "lab/train/run_folder.h"
+#include "lab/train/trainer.h"
+#include "lab/zoo/host_canny.h"
+#include "lab/zoo/resize.h"
 #include "tests/datasets/fixtures.h"
 #include "tests/train/toy.h"
-#include "train/csv_file.h"
-#include "train/journal.h"
-#include "train/machine.h"
-#include "train/run_folder.h"
-#include "train/trainer.h"
-#include "zoo/host_canny.h"
-#include "zoo/resize.h"
 
 namespace lms::train {
 namespace {

@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "zoo/canny.h"
-#include "zoo/gscnn_loss.h"
-#include "zoo/host_canny.h"
-#include "zoo/losses.h"
+#include "lab/zoo/canny.h"
+#include "lab/zoo/gscnn_loss.h"
+#include "lab/zoo/host_canny.h"
+#include "lab/zoo/losses.h"
+#include "lab/zoo/resize.h"
 #include "zoo/procedural.h"
-#include "zoo/resize.h"
 
 namespace lms::zoo::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "zoo/model.h"
+#include "lab/zoo/model.h"
 
 namespace lms::zoo::test {
 

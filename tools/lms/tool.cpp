@@ -7,12 +7,12 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/quantity.h"
+#include "bound/forecast.h"
 #include "figures/timeline.h"
-#include "report/command.h"
-#include "tools/lms/forecast.h"
+#include "lab/report/command.h"
 #include "tools/lms/other.h"
-#include "tools/lms/quantity.h"
-#include "tools/lms/report.h"
+#include "tools/lms/printing.h"
 #include "trace/gz_file.h"
 #include "trace/trace_io.h"
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "adapters/torch/recipe.h"
+#include "adapters/torch/operators/call.h"
 #include "cuda/event.h"
 #include "engine/block.h"
 #include "tiers/host_arena.h"

@@ -12,7 +12,7 @@
 #include "adapters/torch/backends.h"
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
-#include "adapters/torch/recipes.h"
+#include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
 #include "cuda/device.h"
@@ -207,7 +207,7 @@ void CudaManager::stop() {
     for (Block* block : all) engine_.remove(lock, *block);
     on_ = false;
   }
-  recipes().stop();
+  lineages().stop();
   bridge.uninstall();
   // Copies that the last page-ins queued still read the host's memory.
   cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
@@ -379,7 +379,7 @@ bool CudaManager::capturing() const {
 
 void CudaManager::capture_begin() {
   const c10::cuda::CUDAGuard guard(device_.index());
-  recipes().expose_small();
+  lineages().expose_small();
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> held;
   {
     EngineLock lock = engine_.lock();

@@ -141,9 +141,9 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   void prune_excluded();
   void begin_pressure();
 
-  // Recipes
+  // Lineages
   /// True if what is dropped needs the bytes behind `data`, whose storage is dying: they live on.
-  bool keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr data);
+  bool keep_for_lineages(CudaBlock& block, BlockUid uid, c10::DataPtr data);
   void adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage);
 
   /// The storage points at where its bytes have been fetched to from now on, if they have.

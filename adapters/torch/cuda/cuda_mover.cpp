@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "adapters/torch/cuda/cuda_manager.h"
-#include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
+#include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
@@ -44,9 +44,9 @@ void CudaManager::delete_absent(void* context) {
     manager.pilot_.released(uid);
     return;
   }
-  if (manager.recipes().any()) {
+  if (manager.lineages().any()) {
     c10::DataPtr data{block->slot.data(), block, &delete_absent, manager.device_};
-    if (manager.keep_for_recipes(*block, uid, std::move(data))) return;
+    if (manager.keep_for_lineages(*block, uid, std::move(data))) return;
   }
   {
     EngineLock lock = manager.engine_.lock();
@@ -60,9 +60,9 @@ void CudaManager::delete_in_arena(void* data) {
   if (manager == nullptr) return;
   const auto stay = manager->arena_->look(data);
   if (!stay) return;
-  if (stay->block != nullptr && manager->recipes().any() &&
-      manager->keep_for_recipes(*stay->block, stay->uid,
-                                {data, data, &delete_in_arena, manager->device_})) {
+  if (stay->block != nullptr && manager->lineages().any() &&
+      manager->keep_for_lineages(*stay->block, stay->uid,
+                                 {data, data, &delete_in_arena, manager->device_})) {
     return;
   }
   try {
@@ -225,7 +225,7 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   c10::DataPtr fresh;
-  // What recipes need must not die unheard, as PyTorch's memory does.
+  // What lineages need must not die unheard, as PyTorch's memory does.
   const bool in_arena =
       serves(current) || serves(block.home) || (block.origin && serves(main_stream_));
   const cudaStream_t owner = in_arena ? main_stream_.load() : block.home;

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "adapters/torch/cuda/cuda_manager.h"
-#include "adapters/torch/recipes.h"
 #include "adapters/torch/registry.h"
+#include "adapters/torch/replay/lineages.h"
 
 namespace lms::torch {
 
@@ -53,7 +53,7 @@ ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack)
 
 void CudaManager::remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) {
   const c10::cuda::CUDAGuard guard(device_.index());
-  in_order([&] { recipes().remake_ghost(uid, addresses); });
+  in_order([&] { lineages().remake_ghost(uid, addresses); });
 }
 
 bool CudaManager::records_here() {
@@ -77,9 +77,9 @@ void CudaManager::in_order(const std::function<void()>& work) {
   cuda::Event::record(index, main)->block(current);
 }
 
-void CudaManager::drop_ghost(BlockUid uid) { recipes().drop_ghost(uid); }
+void CudaManager::drop_ghost(BlockUid uid) { lineages().drop_ghost(uid); }
 
-void CudaManager::drop_ghosts() { recipes().drop_ghosts(); }
+void CudaManager::drop_ghosts() { lineages().drop_ghosts(); }
 
 bool CudaManager::announces_death(const Block& block) const {
   // PyTorch's own memory dies without a word.
@@ -90,7 +90,7 @@ bool CudaManager::drop(Block& base, Bytes most) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage || !holds(*storage, block) || block.place == nullptr || capturing()) return false;
-  if (!recipes().drop(block, most)) return false;
+  if (!lineages().drop(block, most)) return false;
   const cuda::ScopedRange range("drop", block.size);
   mark_pressed();
   pilot_.wake();
@@ -121,10 +121,10 @@ bool CudaManager::rematerialise(Block& base, const std::function<void()>& /*take
   const cuda::ScopedRange range("rematerialise", block.size);
   const c10::cuda::CUDAGuard guard(device_.index());
   in_order([&] {
-    const Recipes::Made made = recipes().remake(block, pilot_.addresses_for(block));
+    const Lineages::Made made = lineages().remake(block, pilot_.addresses_for(block));
     adopt(block, *made.storage, *storage);
   });
-  recipes().made(block);
+  lineages().made(block);
   return true;
 }
 
@@ -152,10 +152,10 @@ void CudaManager::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageIm
   dropped.release_context();  // the storage lives on; only its address has changed
 }
 
-bool CudaManager::keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr data) {
-  Recipes::Trash trash;  // destroyed after the lock is let go
+bool CudaManager::keep_for_lineages(CudaBlock& block, BlockUid uid, c10::DataPtr data) {
+  Lineages::Trash trash;  // destroyed after the lock is let go
   EngineLock lock = engine_.lock();
-  if (!engine_.knows(lock, &block, uid) || !recipes().keep_bytes(block, trash)) {
+  if (!engine_.knows(lock, &block, uid) || !lineages().keep_bytes(block, trash)) {
     (void)data.release_context();
     return false;
   }
@@ -166,7 +166,7 @@ bool CudaManager::keep_for_recipes(CudaBlock& block, BlockUid uid, c10::DataPtr 
   block.key = storage.get();
   block.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(storage);
   blocks_.emplace(block.key, &block);
-  trash.origins.push_back(recipes().keep(block, std::move(storage)));
+  trash.origins.push_back(lineages().keep(block, std::move(storage)));
   return true;
 }
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "adapters/torch/cuda/cuda_block.h"
-#include "plan/placement.h"
+#include "plan/place/placement.h"
 
 namespace lms::torch {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "adapters/torch/cuda/kernel_maker.h"
-#include "adapters/torch/norm_chain.h"
+#include "adapters/torch/fused/norm_chain.h"
 
 namespace lms::torch {
 

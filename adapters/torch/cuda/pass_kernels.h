@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "adapters/torch/cuda/kernel_maker.h"
-#include "adapters/torch/single_pass.h"
+#include "adapters/torch/fused/single_pass.h"
 
 namespace lms::torch {
 

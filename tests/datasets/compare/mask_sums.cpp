@@ -9,7 +9,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "datasets/coco_file.h"
+#include "lab/datasets/coco_file.h"
 
 int main(int argc, char** argv) {
   using namespace lms::data;

@@ -1,0 +1,531 @@
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <pthread.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "adapters/torch/backends.h"
+#include "adapters/torch/registry.h"
+#include "adapters/torch/replay/lineages.h"
+#include "adapters/torch/system_memory.h"
+#include "adapters/torch/thread_state.h"
+#include "pilot/pilot.h"
+#include "plan/timing/measured.h"
+#include "tiers/digest.h"
+#include "tiers/file_store.h"
+#include "tiers/paged_region.h"
+
+namespace lms::torch {
+namespace {
+
+class CpuManager;
+
+/// One allocation of the CPU allocator: its address never changes, its bytes may be in the file.
+class CpuBlock final : public StorageBlock {
+ public:
+  CpuBlock(CpuManager& manager, PagedRegion memory, Bytes size)
+      : StorageBlock(size), region(std::move(memory)), manager_(manager) {}
+
+  void forgotten() noexcept override;
+
+  PagedRegion region;
+  Digest dropped;  ///< of the bytes that were dropped, while they are
+
+ private:
+  CpuManager& manager_;
+};
+
+/// Frees what CpuAllocator::allocate() returned. The context is the pointer itself, as users of raw
+/// allocations (oneDNN) insist, so the block is found by its address.
+void delete_memory(void* data);
+
+/// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on.
+class CpuAllocator final : public c10::Allocator {
+ public:
+  explicit CpuAllocator(CpuManager& manager) : manager_(manager) {}
+
+  c10::DataPtr allocate(std::size_t bytes) override;
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &delete_memory; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+
+  c10::Allocator* native = nullptr;
+
+ private:
+  CpuManager& manager_;
+};
+
+class CpuMover final : public Mover {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Bytes moved, and the time for which the caller stood still for them.
+  struct Moved {
+    std::atomic<Bytes> bytes{0};
+    std::atomic<std::int64_t> ns{0};
+    std::atomic<std::int64_t> copying_ns{0};  ///< of these, what moved bytes
+
+    void add(Bytes more, Clock::time_point since) {
+      const auto took =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since).count();
+      bytes += more;
+      ns += took;
+      if (more > 0) copying_ns += took;
+    }
+    [[nodiscard]] double bytes_per_ms() const {
+      return static_cast<double>(bytes) * 1e6 / static_cast<double>(copying_ns);
+    }
+  };
+
+  std::optional<Bytes> page_out(Block& block, bool clean) override {
+    mark_pressed();
+    manager->pilot().wake();
+    const auto began = Clock::now();
+    const Bytes bytes = region(block).leave(*store, !clean);
+    if (bytes > 0) manager->note_below(store->stats().used);
+    out.add(bytes, began);
+    note_copy(block, bytes, /*is_out=*/true, began);
+    return bytes;
+  }
+  std::optional<Bytes> page_in(Block& block, bool /*ahead*/) override {
+    const auto began = Clock::now();
+    const Bytes bytes = region(block).come_back(*store, /*keep_copy=*/true);
+    block.has_copy = region(block).has_copy();
+    in.add(bytes, began);
+    note_copy(block, bytes, /*is_out=*/false, began);
+    return bytes;
+  }
+  void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
+  bool drop(Block& base, Bytes most) override {
+    auto& block = static_cast<CpuBlock&>(base);
+    if (!lineages->drop(block, most)) return false;
+    try {
+      block.dropped = digest(block.region.data(), block);
+      block.region.discard();
+    } catch (...) {
+      lineages->made(block);
+      throw;
+    }
+    return true;
+  }
+  bool rematerialise(Block& base, const std::function<void()>& take) override;
+  bool copy_matches(Block& block) override {
+    // The file's bytes, read beside those in memory.
+    PagedRegion& memory = region(block);
+    return memory.copy_matches(*store);
+  }
+
+  std::unique_ptr<FileStore> store;
+  DeviceManager* manager = nullptr;
+  Lineages* lineages = nullptr;
+  Moved out;
+  Moved in;
+
+  static double ms_of(Clock::time_point time) {
+    return std::chrono::duration<double, std::milli>(time.time_since_epoch()).count();
+  }
+  /// Copies are noted from now on, by the clock of ms_of().
+  void start_copies() {
+    const std::lock_guard guard(copies_mutex_);
+    copies_.clear();
+    noting_ = true;
+  }
+  void before_fork() { copies_mutex_.lock(); }
+  void after_fork() { copies_mutex_.unlock(); }
+  std::vector<MeasuredCopy> stop_copies() {
+    const std::lock_guard guard(copies_mutex_);
+    noting_ = false;
+    return std::exchange(copies_, {});
+  }
+
+ private:
+  void note_copy(const Block& block, Bytes bytes, bool is_out, Clock::time_point began) {
+    if (!noting_ || bytes == 0) return;
+    const std::lock_guard guard(copies_mutex_);
+    copies_.push_back({block.uid, bytes, is_out, ms_of(began), ms_of(Clock::now())});
+  }
+
+  std::atomic<bool> noting_{false};
+  std::mutex copies_mutex_;
+  std::vector<MeasuredCopy> copies_;
+
+  static Digest digest(const void* data, const CpuBlock& block) {
+    return digest_of(data, static_cast<std::size_t>(block.region.size()));
+  }
+  static PagedRegion& region(Block& block) { return static_cast<CpuBlock&>(block).region; }
+};
+
+class CpuManager final : public DeviceManager, private PilotDevice {
+ public:
+  CpuManager()
+      : DeviceManager(engine_, *this),
+        engine_({}, mover_, std::make_unique<LruPolicy>()),
+        allocator_(*this) {
+    mover_.manager = this;
+    mover_.lineages = &lineages();
+    pthread_atfork([] { instance->before_fork(); }, [] { instance->after_fork(); },
+                   [] { instance->in_child(); });
+    instance = this;
+  }
+
+  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
+  [[nodiscard]] Engine& engine() override { return engine_; }
+
+  void start(const Options& settings) override {
+    const Bytes limit = settings.limit >= 0 ? settings.limit : available_memory() / 5 * 4;
+    const bool was_on = on();
+    if (forked_ && was_on) {
+      throw BadSetting(
+          "LMS: this process was forked while LMS managed cpu, and reads what it has inherited "
+          "where "
+          "that lies; call torch_lms.disable() here first, which brings all of it into this "
+          "process's memory, or fork before torch_lms.enable()");
+    }
+    if (!was_on) {
+      const std::string directory =
+          settings.directory.empty() ? default_directory() : settings.directory;
+      const Bytes host_limit =
+          settings.host_limit >= 0 ? settings.host_limit : free_disk(directory) / 10 * 9;
+      FileStore::Options options;
+      options.directory = directory;
+      options.limit = host_limit;
+      mover_.store = std::make_unique<FileStore>(options);
+      host_limit_ = host_limit;
+    } else if (settings.host_limit >= 0) {
+      mover_.store->set_limit(settings.host_limit);
+      host_limit_ = settings.host_limit;
+    }
+    // Blocks that were managed under a smaller minimum are absent, perhaps: look for them still.
+    min_block_ = was_on ? std::min(min_block(), settings.min_block) : settings.min_block;
+    limit_ = limit;
+    drops_everything_ = settings.stress && settings.drop;
+    other_algorithms_ = settings.other_algorithms;
+    EngineLock lock = engine_.lock();
+    if (forked_.exchange(false)) engine_.resume(lock);  // a child that begins anew
+    engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
+    if (settings.stress) {
+      engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>(settings.drop));
+    } else {
+      engine_.set_policy(lock, std::make_unique<LruPolicy>());
+    }
+    if (!was_on) {
+      allocator_.native = c10::GetCPUAllocator();
+      c10::SetCPUAllocator(&allocator_);
+      on_ = true;
+    }
+    make_room_at_start(lock);
+    if (!was_on) engine_.reset_peak(lock);
+    lock.unlock();
+    pilot_.start({.enabled = settings.plan && !settings.stress,
+                  .limit = limit,
+                  .in_foreground = settings.plan_at_once,
+                  .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
+                  .plan_cache = settings.plan_cache});
+  }
+
+  void stop() override {
+    pilot_.stop();
+    EngineLock lock = engine_.lock();
+    const Bytes absent = engine_.stats(lock).below.current;
+    const Bytes available = available_memory();
+    if (absent > available) {
+      throw OutOfMemory("LMS: cannot disable on cpu: " + format_bytes(absent) +
+                        " are in the file and only " + format_bytes(available) +
+                        " of memory are available; free tensors first");
+    }
+    engine_.set_options(lock, {.limit = INT64_MAX / 2, .verify = false});
+    if (const Bytes left = engine_.return_all(lock); left > 0) {
+      engine_.set_options(lock, {.limit = limit(), .verify = false});
+      throw OutOfMemory("LMS: cannot disable on cpu: " + format_bytes(left) +
+                        " could not be brought back from the file");
+    }
+    engine_.drop_copies(lock, INT64_MAX);
+    lineages().stop();
+    on_ = false;
+    c10::SetCPUAllocator(allocator_.native);
+    mover_.store.reset();
+  }
+
+  [[nodiscard]] bool operators_write(const c10::DataPtr& /*data*/) const override {
+    return false;  // numpy's array of a tensor may be older than enable()
+  }
+
+  Block* find_or_track(EngineLock& lock, c10::StorageImpl& storage) override {
+    return find(lock, storage);
+  }
+
+  Block* find(EngineLock& /*lock*/, c10::StorageImpl& storage) override {
+    // A forked child moves nothing: what is absent it reads where it lies, in the file. But what it
+    // has found dropped it computes, and then it must not write unheard what that is computed from.
+    if (forked_ && !computes_) return nullptr;
+    const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+    if (data.get_deleter() != &delete_memory) return nullptr;
+    const auto found = blocks_.find(data.get());
+    return found == blocks_.end() ? nullptr : found->second;
+  }
+
+  void note_use(EngineLock& /*lock*/, std::span<const Use> /*uses*/,
+                const std::optional<c10::Stream>& /*other*/) override {}
+
+  void reclaim_everything() override {
+    try {
+      EngineLock lock = engine_.lock();
+      engine_.reclaim(lock, INT64_MAX);
+    } catch (const TierFull&) {
+      // The operator's next failure says so, with its name.
+    }
+  }
+
+  void add_stats(std::map<std::string, std::int64_t>& stats) override {
+    stats["alloc.freelist"] = 0;
+    stats["alloc.driver"] = from_driver_.load();
+    stats["alloc.reclaim"] = from_reclaim_.load();
+    stats["alloc.retry"] = 0;
+    if (!mover_.store) return;
+    const auto file = mover_.store->stats();
+    stats["file.bytes.current"] = file.used;
+    stats["file.bytes.peak"] = file.peak_used;
+    stats["file.bytes.allocated"] = file.written;
+    stats["file.bytes.freed"] = file.written - file.used;
+    stats["file.bytes.reserved"] = file.reserved;
+  }
+
+  void reset_peak() override {
+    EngineLock lock = engine_.lock();
+    engine_.reset_peak(lock);
+    if (mover_.store) mover_.store->reset_peak();
+  }
+
+  c10::DataPtr allocate(std::size_t bytes) {
+    const Bytes size = round_up(static_cast<Bytes>(bytes), FileStore::kAlignment);
+    if (!on() || forked_ || bytes == 0 || static_cast<Bytes>(bytes) < min_block()) {
+      return allocator_.native->allocate(bytes);
+    }
+    bool fits = false;
+    std::string reason;
+    {
+      EngineLock lock = engine_.lock(may_wait_as());
+      enter_engine(lock, engine_);
+      const std::int64_t before = engine_.stats(lock).evictions;
+      try {
+        fits = engine_.reserve(lock, size);
+      } catch (const TierFull& full) {
+        reason = full.what();
+      }
+      ++(engine_.stats(lock).evictions == before ? from_driver_ : from_reclaim_);
+    }
+    if (!fits) throw_out_of_memory(*this, size, reason);
+    std::unique_ptr<CpuBlock> block;
+    try {
+      block = std::make_unique<CpuBlock>(*this, PagedRegion::make(static_cast<Bytes>(bytes)), size);
+    } catch (...) {
+      EngineLock lock = engine_.lock();
+      engine_.unreserve(lock, size);
+      throw;
+    }
+    void* data = block->region.data();
+    block->uid = Pilot::new_uid();
+    if (thread_state().replay == nullptr) (void)pilot_.allocating(block->uid, size);
+    EngineLock lock = engine_.lock();
+    blocks_.emplace(data, static_cast<CpuBlock*>(&engine_.add(lock, std::move(block))));
+    return {data, data, &delete_memory, c10::kCPU};
+  }
+
+  void free(void* data) {
+    Lineages::Trash trash;  // destroyed after the lock is let go
+    {
+      EngineLock lock = engine_.lock();
+      if (const auto found = blocks_.find(data); found != blocks_.end()) {
+        if (lineages().any() && keep_for_lineages(data, *found->second, trash)) return;
+        pilot_.released(found->second->uid);
+        engine_.remove(lock, *found->second);
+        return;
+      }
+    }
+    allocator_.native->raw_deleter()(data);
+  }
+
+  /// The memory of a pinned storage that nobody else has moves to a dropped block's address. False
+  /// if it cannot.
+  bool adopt(c10::StorageImpl& made, CpuBlock& block) {
+    EngineLock lock = engine_.lock();
+    auto* const other = static_cast<CpuBlock*>(find(lock, made));
+    if (other == nullptr) return false;
+    const void* const address = other->region.data();
+    if (!block.region.renew_with(other->region)) return false;
+    blocks_.erase(address);
+    engine_.remove(lock, *other);
+    (void)made.set_data_ptr({nullptr, c10::kCPU}).release_context();
+    return true;
+  }
+
+  static inline CpuManager* instance = nullptr;  ///< callbacks of C have no context
+
+ private:
+  friend class CpuBlock;
+
+  // PilotDevice
+  struct Lap {
+    double ms;       ///< the time
+    double stalled;  ///< of all time, what was spent with copies
+  };
+  [[nodiscard]] Lap now() const {
+    return {CpuMover::ms_of(CpuMover::Clock::now()),
+            static_cast<double>(mover_.out.ns + mover_.in.ns) / 1e6};
+  }
+  void start_laps() override {
+    mover_.start_copies();
+    laps_ = {now()};
+    begins_ = {laps_.front()};
+  }
+  void lap() override {
+    laps_.push_back(now());
+    begins_.push_back(laps_.back());
+  }
+  void restart_lap() override { begins_.back() = now(); }
+  void drop_laps() override { (void)mover_.stop_copies(); }
+  Laps finish_laps() override {
+    Laps result;
+    for (std::size_t i = 1; i < laps_.size(); ++i) {
+      const double end = laps_[i].ms - laps_.front().ms;
+      const double whole = laps_[i].ms - laps_[i - 1].ms;
+      const Lap& begin = begins_[i - 1];
+      const double before = begin.ms - laps_[i - 1].ms;
+      const double stood = std::clamp(before + laps_[i].stalled - begin.stalled, 0.0, whole);
+      result.operators.push_back(
+          {.begin_ms = end - (whole - stood), .end_ms = end, .waited_ms = stood});
+    }
+    for (MeasuredCopy copy : mover_.stop_copies()) {
+      if (copy.begin_ms > laps_.back().ms) continue;  // the next step's
+      copy.begin_ms -= laps_.front().ms;
+      copy.end_ms -= laps_.front().ms;
+      result.copies.push_back(copy);
+    }
+    return result;
+  }
+  Room room() override { return {.arena = limit(), .addresses = false}; }
+  LinkModel link() override {
+    LinkModel link;
+    if (mover_.out.bytes > 0) link.out_bytes_per_ms = mover_.out.bytes_per_ms();
+    if (mover_.in.bytes > 0) link.in_bytes_per_ms = mover_.in.bytes_per_ms();
+    link.both_bytes_per_ms = std::min(link.out_bytes_per_ms, link.in_bytes_per_ms) / 2;
+    return link;
+  }
+  void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override {
+    lineages().remake_ghost(uid, addresses);
+  }
+  void drop_ghost(BlockUid uid) override { lineages().drop_ghost(uid); }
+  void drop_ghosts() override { lineages().drop_ghosts(); }
+  void say(const std::string& line) override { torch::say(c10::kCPU, line); }
+
+  /// True if what is dropped needs the bytes of a storage that is dying.
+  bool keep_for_lineages(void* data, CpuBlock& block, Lineages::Trash& trash) {
+    if (!lineages().keep_bytes(block, trash)) return false;
+    trash.origins.push_back(lineages().keep(
+        block, c10::make_intrusive<c10::StorageImpl>(
+                   c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.region.size()),
+                   c10::DataPtr{data, data, &delete_memory, c10::kCPU}, &allocator_,
+                   /*resizable=*/false)));
+    return true;
+  }
+
+  void before_fork() {
+    lock_registry();
+    fork_lock_.reset(new EngineLock(engine_.lock()));
+    // What the child finds it reads where it lies, by whatever code.
+    (void)engine_.rematerialise_all(*fork_lock_);
+    engine_.settle(*fork_lock_);
+    lineages().before_fork();
+    pilot_.before_fork();
+    mover_.before_fork();
+    if (mover_.store) mover_.store->on_fork_prepare();
+  }
+  void after_fork() {
+    if (mover_.store) mover_.store->on_fork_parent();
+    mover_.after_fork();
+    pilot_.after_fork();
+    lineages().after_fork();
+    fork_lock_.reset();
+    unlock_registry();
+  }
+  void in_child() {
+    // The child reads what the parent had, and manages nothing.
+    if (mover_.store) mover_.store->on_fork_child();
+    engine_.for_each(*fork_lock_,
+                     [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
+    mover_.after_fork();
+    pilot_.in_child();
+    lineages().after_fork();
+    engine_.in_child(*fork_lock_);
+    engine_.set_options(*fork_lock_, {.limit = INT64_MAX / 2, .verify = false});
+    engine_.pause(*fork_lock_);
+    forked_ = true;
+    computes_ = engine_.stats(*fork_lock_).dropped.current > 0;
+    if (!computes_) lineages().abandon();
+    drops_everything_ = false;
+    fork_lock_.reset();
+    unlock_registry();
+  }
+
+  CpuMover mover_;
+  Engine engine_;
+  std::unordered_map<const void*, CpuBlock*> blocks_;  ///< by address; the engine's lock
+  CpuAllocator allocator_;
+  std::unique_ptr<EngineLock> fork_lock_;
+  std::atomic<bool> forked_{false};    ///< a child, which has not been enabled itself
+  std::atomic<bool> computes_{false};  ///< such a child, and something was dropped at the fork
+  std::vector<Lap> begins_;            ///< of the operators after each of laps_
+  std::vector<Lap> laps_;  ///< guarded by the pilot's mode: written while timing, read after
+  std::atomic<std::int64_t> from_driver_{0};
+  std::atomic<std::int64_t> from_reclaim_{0};
+};
+
+// Kernels make new memory; a tensor's address on the CPU never changes.
+bool CpuMover::rematerialise(Block& base, const std::function<void()>& take) {
+  auto& block = static_cast<CpuBlock&>(base);
+  Lineages::Made made = lineages->remake(block, {});
+  if (digest(made.storage->data(), block) != block.dropped) {
+    throw Error("LMS: " + format_bytes(block.size) +
+                " that were computed again have other contents than before: somebody has written "
+                "them, or what they are computed from, by a pointer that LMS did not see; call "
+                "torch.ops.lms.access(tensor) before, or turn recompute off");
+  }
+  if (CpuManager::instance->adopt(*made.storage, block)) {
+    made.pins.release();  // it counts no more, and the block does not yet
+    try {
+      take();
+    } catch (...) {
+      block.region.discard();
+      throw;
+    }
+  } else {
+    take();
+    block.region.renew();
+    std::memcpy(block.region.data(), made.storage->data(),
+                static_cast<std::size_t>(block.region.size()));
+  }
+  lineages->made(block);
+  return true;
+}
+
+void CpuBlock::forgotten() noexcept { manager_.blocks_.erase(region.data()); }
+
+void delete_memory(void* data) { CpuManager::instance->free(data); }
+
+c10::DataPtr CpuAllocator::allocate(std::size_t bytes) { return manager_.allocate(bytes); }
+
+}  // namespace
+
+std::unique_ptr<DeviceManager> make_cpu_manager() { return std::make_unique<CpuManager>(); }
+
+}  // namespace lms::torch

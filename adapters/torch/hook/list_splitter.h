@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "adapters/torch/operators/op_info.h"
+
+namespace lms::torch {
+
+/// run_operator(), which is who asks for chunks.
+using RunOperator = void (*)(const OpInfo&, const c10::SafeKernelFunction&,
+                             const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack&);
+
+/// Runs an operator over lists of tensors (_foreach_*, _fused_adam_, …) as several calls over
+/// parts of its lists, where the whole would take up too much of the device: it needs all of its
+/// lists on the device at once, which for an optimizer is the whole model four times over.
+///
+/// The results are those of one call, to the last bit, because the operators treat each position
+/// of their lists alone. Where a kernel chooses its path by looking at the whole list (mixed
+/// dtypes or layouts), it is left whole. `run` runs a part. False: nothing was done, the caller
+/// runs it whole.
+bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                   const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+
+}  // namespace lms::torch

@@ -1,0 +1,190 @@
+#include "adapters/torch/hook/op_hook.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "adapters/torch/hook/op_run.h"
+#include "adapters/torch/operators/op_info.h"
+
+namespace lms::torch {
+namespace {
+
+/// Keys whose kernels see raw memory of a device type. The first is the ordinary one.
+std::vector<c10::DispatchKey> backend_keys(c10::DeviceType type) {
+  using K = c10::DispatchKey;
+  if (type == c10::DeviceType::CUDA) {
+    return {K::CUDA, K::SparseCUDA, K::SparseCsrCUDA, K::QuantizedCUDA, K::NestedTensorCUDA};
+  }
+  return {K::CPU, K::SparseCPU, K::SparseCsrCPU, K::QuantizedCPU, K::NestedTensorCPU, K::MkldnnCPU};
+}
+
+/// Bumped at every registration of a new operator, so that running hooks look again.
+std::atomic<std::uint64_t> registrations{0};
+std::atomic<std::uint64_t> registrations_seen{0};
+
+void wrap_new_operators();
+
+void notice_new_operators() {
+  if (registrations.load(std::memory_order_relaxed) !=
+      registrations_seen.load(std::memory_order_relaxed)) {
+    wrap_new_operators();
+  }
+}
+
+class HookedKernel final : public c10::OperatorKernel {
+ public:
+  HookedKernel(OpInfo info, c10::SafeKernelFunction kernel)
+      : info_(std::move(info)), kernel_(std::move(kernel)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
+    notice_new_operators();
+    run_operator(info_, kernel_, op, keys, *stack);
+  }
+
+ private:
+  OpInfo info_;
+  c10::SafeKernelFunction kernel_;
+};
+
+class Listener final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override { ++registrations; }
+  void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {}
+};
+
+/// Composite kernels do their work through other operators, which are hooked themselves.
+bool only_composite(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  using K = c10::DispatchKey;
+  return !op.hasKernelForDispatchKey(key) &&
+         !op.hasKernelForDispatchKey(K::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(K::CompositeExplicitAutogradNonFunctional);
+}
+
+/// Replacing kernels is what we are here for; PyTorch's warning about it would only alarm users.
+class Silence final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+}  // namespace
+
+struct OpHook::State {
+  explicit State(c10::DeviceType type) : keys(backend_keys(type)) {}
+
+  void wrap_all() {
+    Silence silence;
+    c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      if (std::string_view(name.name).starts_with("lms::")) continue;
+      const auto op = dispatcher.findSchema(name);
+      if (!op) continue;
+      for (const c10::DispatchKey key : keys) wrap(dispatcher, *op, key);
+    }
+  }
+
+  void wrap(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key) {
+    if (only_composite(op, key) || !op.hasComputedKernelForDispatchKey(key)) return;
+    std::string mark = c10::toString(op.operator_name()) + "@" + c10::toString(key);
+    if (done.contains(mark)) return;
+    OpInfo info = describe(op, key);
+    if (info.arguments.empty()) return;
+    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(
+        std::make_unique<HookedKernel>(std::move(info), op.getComputedKernelForDispatchKey(key)));
+    kernels.push_back(kernel);
+    handles.push_back(dispatcher.registerImpl(op.operator_name(), key, std::move(kernel),
+                                              std::nullopt, nullptr, "LMS (Large Model Support)"));
+    done.insert(std::move(mark));
+  }
+
+  std::vector<c10::DispatchKey> keys;
+  std::unordered_set<std::string> done;
+  std::vector<c10::KernelFunction> kernels;  ///< second references, see Hooks::retired
+  std::vector<c10::RegistrationHandleRAII> handles;
+};
+
+namespace {
+
+/// The hooks that live, for operators that are registered later.
+struct Hooks {
+  std::mutex mutex;
+  std::vector<OpHook::State*> live;
+  /// Threads may still be inside the kernels of a hook that is gone. They are small, and kept.
+  std::vector<c10::KernelFunction> retired;
+  std::optional<c10::RegistrationHandleRAII> listener;
+};
+
+Hooks& hooks() {
+  static auto* hooks = new Hooks;  // never destroyed: operators run during process exit
+  return *hooks;
+}
+
+void wrap_new_operators() {
+  Hooks& all = hooks();
+  std::lock_guard guard(all.mutex);
+  const auto seen = registrations.load();
+  if (seen == registrations_seen.load()) return;
+  for (auto* state : all.live) state->wrap_all();
+  registrations_seen = seen;
+}
+
+}  // namespace
+
+OpHook::OpHook(c10::DeviceType type) : state_(std::make_unique<State>(type)) {
+  Hooks& all = hooks();
+  std::lock_guard guard(all.mutex);
+  if (!all.listener) {
+    all.listener.emplace(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
+  }
+  state_->wrap_all();
+  all.live.push_back(state_.get());
+}
+
+OpHook::~OpHook() {
+  Hooks& all = hooks();
+  std::lock_guard guard(all.mutex);
+  std::erase(all.live, state_.get());
+  all.retired.insert(all.retired.end(), state_->kernels.begin(), state_->kernels.end());
+}
+
+std::vector<std::string> operator_facts(c10::DeviceType type) {
+  const auto treatment = [](OpKind kind) {
+    switch (kind) {
+      case OpKind::kList:
+        return "in parts";
+      case OpKind::kTransparent:
+        return "through its parts";
+      case OpKind::kKeep:
+        return "kept";
+      default:
+        return "pinned";
+    }
+  };
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const c10::DispatchKey key = backend_keys(type).front();
+  std::vector<std::string> facts;
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !std::string_view(name.name).starts_with("aten::")) continue;
+    if (only_composite(*op, key) || !op->hasComputedKernelForDispatchKey(key)) continue;
+    const OpInfo info = describe(*op, key);
+    facts.push_back(info.name + ": " +
+                    (info.arguments.empty() ? "left alone" : treatment(info.kind)) +
+                    (info.rerun == Rerun::kNever ? "" : ", may run again"));
+  }
+  return facts;
+}
+
+std::size_t OpHook::wrapped() const { return state_->handles.size(); }
+
+}  // namespace lms::torch

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "adapters/torch/operators/repeatable.h"
+
+namespace lms::torch {
+
+/// How the hook treats an operator.
+enum class OpKind : std::uint8_t {
+  kPlain,        ///< pin the inputs, run, unpin
+  kList,         ///< as kPlain, but may run in chunks of its lists
+  kTransparent,  ///< does its work through other operators, each of which is hooked: not pinned
+  kKeep,         ///< not understood: what it touches stays resident for good
+};
+
+/// What the hook must know of one operator, read from its schema once.
+struct OpInfo {
+  struct Argument {
+    std::uint32_t index;  ///< position among the operator's arguments
+    bool writes;          ///< the operator may change the bytes
+  };
+
+  std::string name;                 ///< "aten::add.Tensor"
+  std::vector<Argument> arguments;  ///< those that can hold tensors or storages
+  std::uint32_t argument_count = 0;
+  OpKind kind = OpKind::kPlain;
+  bool may_rerun = false;       ///< running it again after a failure gives the same result
+  Rerun rerun = Rerun::kNever;  ///< what is known of running it again after a success
+  /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
+  bool ends_alone = false;
+  bool takes_stream = false;
+  /// Its results are complete when it returns. (Those of a factory may still be filled through raw
+  /// pointers.)
+  bool completes_results = false;
+  std::uint64_t key = 0;  ///< of the operator, the same in every process
+  /// Its kernel is one of several, which take more or less memory beside the results (cuDNN's).
+  bool has_algorithms = false;
+
+  static constexpr std::size_t kNoArgument = SIZE_MAX;
+  bool random = false;                  ///< it draws random numbers
+  std::size_t generator = kNoArgument;  ///< position of the one that says from where
+  std::size_t dropout = kNoArgument;    ///< of one that is 0 if it draws none
+};
+
+/// The facts about `op` when it runs at backend key `key`; no arguments: nothing to hook for, as it
+/// takes no tensors or looks at none of their bytes.
+OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key);
+
+}  // namespace lms::torch

@@ -1,0 +1,419 @@
+"""PyTorch's own operator samples (OpInfo), in plain PyTorch and under evict-everything stress.
+
+    python lab/bench/opinfo.py --device cpu --out lab/results/opinfo-cpu.json
+    python lab/bench/opinfo.py --device cpu --quick   # a fixed subset, for CI
+    python lab/bench/opinfo.py --device cuda --shard 0/4 --out shard0.json
+    python lab/bench/opinfo.py --device cpu --drop    # what can be computed again is dropped
+
+For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
+few samples run forward, backward, in place and with ``out=``: twice in plain PyTorch and once
+managed, where every block leaves after every operator and each clean eviction is checked against
+the device's bytes. Results, gradients and what became of the inputs must agree to the last bit;
+where they do not, plain PyTorch runs on its own many times, and has to give one result.
+
+Worker processes do the work: one that crashes or hangs costs the operator it was in, and no other.
+Exit status: 0 when nothing failed, 1 when something did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "lab"), str(ROOT / "tests" / "python"), str(ROOT / "python")]
+
+from bench import records  # noqa: E402
+from bench.opinfo_cases import UNINITIALISED, Case, Way, all_cases, samples_of, ways_of  # noqa: E402
+
+QUICK_STEP = 9  # every ninth operator
+QUICK_ALWAYS = ("add", "mm", "addmm", "cat", "nn.functional.conv2d", "nn.functional.batch_norm",
+                "index_put", "sort", "svd", "_foreach_add", "_foreach_norm", "unique", "cumsum",
+                "nn.functional.embedding", "nn.functional.dropout", "scatter_add")  # fmt: skip
+STALL_SECONDS = 180
+REPETITIONS = 200  # plain runs that clear, or do not, a managed run that differs
+
+
+def selected_keys(device: str, quick: bool, shard: str, only: str) -> list[str]:
+    """The keys that this run is to do, each once."""
+    names = list(dict.fromkeys(case.key for case in all_cases(device)))
+    if only:
+        names = [key for key in names if key.split("|")[0] in only.split(",")]
+    if quick:
+        bases = list(dict.fromkeys(key.split("|")[0] for key in names))
+        kept = set(bases[::QUICK_STEP]) | set(QUICK_ALWAYS)
+        names = [key for key in names if key.split("|")[0] in kept]
+    part, count = (int(text) for text in shard.split("/"))
+    if not 0 <= part < count:
+        raise SystemExit(f"--shard {shard}: give PART/COUNT with PART from 0 to COUNT-1")
+    return names[part::count]
+
+
+class Skip(Exception):
+    """There is nothing to compare with; the message is the reason."""
+
+
+class Wrong(Exception):
+    """The managed run differs."""
+
+
+def varies(case: Case, way: Way, sample: Any, expected: Any) -> bool:
+    """Whether plain PyTorch itself gives other bits now and then.
+
+    Two runs in a row may agree by luck: LAPACK's paths depend on where its memory lies, and that
+    is elsewhere only once other memory is in use.
+    """
+    import torch
+    from stress.compare import bits_of, differences
+
+    held = []
+    for turn in range(REPETITIONS):
+        held.append(torch.empty(1 + turn * 37 % 300))
+        if differences(expected, bits_of(way(case, sample))):
+            return True
+    return False
+
+
+def run_case(
+    case: Case,
+    device: str,
+    count: int,
+    plain_only: bool,
+    at: Callable[[str], None],
+    drop: bool = False,
+) -> dict[str, Any]:
+    """Compare one operator in one type; raises ``Skip`` or ``Wrong``.
+
+    With ``drop`` what can be computed again is dropped, and only the rest evicted.
+    """
+    from stress.compare import bits_of, differences
+
+    if case.info.name in UNINITIALISED:
+        raise Skip("its result is uninitialised memory")
+    try:
+        samples = samples_of(case, device, count)
+    except Exception as error:
+        raise Skip(f"its samples cannot be made ({type(error).__name__})") from error
+    if not samples:
+        raise Skip("it has no samples in this type")
+
+    plain: list[tuple[str, Way, Any, Any]] = []
+    refused: collections.Counter[str] = collections.Counter()
+    for index, sample in enumerate(samples):
+        for name, way in ways_of(case):
+            try:
+                first = bits_of(way(case, sample))
+                second = bits_of(way(case, sample))
+            except Exception as error:
+                refused[f"plain PyTorch raises {type(error).__name__}"] += 1
+                continue
+            if differences(first, second):
+                refused["two plain runs differ"] += 1
+                continue
+            plain.append((f"sample {index}, {name}", way, sample, first))
+    if not plain:
+        raise Skip(refused.most_common(1)[0][0] if refused else "it cannot be called")
+    report = {"runs": len(plain), "refused": dict(refused), "evictions": 0, "clean": 0}
+    report |= {"drops": 0, "remakes": 0}
+    if plain_only:
+        return report
+
+    import torch_lms
+
+    at("managed")
+    kept: list[tuple[str, Any, Any]] = []
+    suspects: list[tuple[str, Way, Any, Any, list[str]]] = []
+    cleared: list[str] = []
+    wrong: list[str] = []
+    torch_lms.enable(device=device, min_block=1, stress="drop" if drop else True, verify=True)
+    before = torch_lms.memory_stats(device)
+    try:
+        for name, way, sample, expected in plain:
+            try:
+                result = way(case, sample)
+                found = differences(expected, bits_of(result))
+            except Exception as error:
+                wrong.append(f"{name}: raised {type(error).__name__}: {str(error)[:400]}")
+                continue
+            if found:
+                suspects.append((name, way, sample, expected, found))
+            else:
+                kept.append((name, result, expected))
+        stats = torch_lms.memory_stats(device)
+        counted = {"evictions": "evictions", "clean": "evictions.clean"}
+        counted |= {"drops": "drops", "remakes": "remakes"}
+        for key, name in counted.items():
+            report[key] = int(stats[name]) - int(before[name])
+    finally:
+        torch_lms.disable()
+    for name, way, sample, expected, found in suspects:
+        if varies(case, way, sample, expected):
+            refused["plain runs differ now and then"] += 1
+            cleared.append(name)
+        else:
+            wrong += [f"{name}: {text}" for text in found[:4]]
+    for name, result, expected in kept:
+        found = differences(expected, bits_of(result))
+        wrong += [f"{name}, after disable(): {text}" for text in found[:4]]
+    if wrong:
+        raise Wrong("; ".join(wrong[:6]))
+    if not kept:
+        raise Skip(refused.most_common(1)[0][0])
+    return report | {"runs": len(kept), "refused": dict(refused), "cleared": cleared}
+
+
+# Worker
+
+
+def worker(args: argparse.Namespace) -> int:
+    """Runs the cases named on standard input; one JSON line at the start and end of each."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(args.threads)
+    by_key: dict[str, Case] = {}
+    for case in all_cases(args.device):
+        by_key.setdefault(case.key, case)
+    with open(args.worker, "a", buffering=1) as sink:
+
+        def say(**record: Any) -> None:
+            sink.write(json.dumps(record) + "\n")
+
+        for key in (line.strip() for line in sys.stdin):
+            say(begin=key, phase="plain")
+            start = time.perf_counter()
+            record: dict[str, Any] = {"end": key}
+            try:
+                record |= run_case(
+                    by_key[key],
+                    args.device,
+                    args.samples,
+                    args.plain_only,
+                    lambda phase, key=key: say(begin=key, phase=phase),
+                    args.drop,
+                )
+                record["status"] = "passed"
+            except Skip as error:
+                record |= {"status": "skipped", "reason": str(error)}
+            except Wrong as error:
+                record |= {"status": "failed", "reason": str(error)}
+            except BaseException as error:
+                text = "".join(traceback.format_exception(error))
+                record |= {"status": "failed", "reason": text[-1500:]}
+            record["seconds"] = round(time.perf_counter() - start, 3)
+            poisoned = False
+            if args.device.startswith("cuda"):
+                try:
+                    torch.cuda.synchronize()
+                except RuntimeError:
+                    poisoned = True  # the context is lost: a fresh worker goes on
+            say(**record)
+            if poisoned:
+                os._exit(3)
+    return 0
+
+
+# Parent
+
+
+class Progress:
+    """What the workers have said so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.open: tuple[str, str] | None = None
+        self.done: dict[str, dict[str, Any]] = {}
+
+    def read(self) -> bool:
+        """Takes in new lines; whether there were any."""
+        with self.path.open() as source:
+            source.seek(self.offset)
+            text = source.read()
+        text = text[: text.rfind("\n") + 1]
+        self.offset += len(text.encode())
+        for line in text.splitlines():
+            record = json.loads(line)
+            if "begin" in record:
+                self.open = record["begin"], record["phase"]
+            else:
+                self.done[record["end"]] = record
+                self.open = None
+        return bool(text)
+
+    def close(self, why: str) -> None:
+        """Records the case that a worker died in."""
+        if self.open is None:
+            return
+        key, phase = self.open
+        status, reason = "failed", f"{phase}: {why}"
+        if phase == "plain":
+            status, reason = "skipped", f"plain PyTorch {why}"
+        self.done[key] = {"end": key, "status": status, "reason": reason}
+        self.open = None
+
+
+def run_workers(args: argparse.Namespace, keys: list[str], sink: Path) -> dict[str, dict[str, Any]]:
+    """Starts workers, one after another, until every case has an answer."""
+    progress = Progress(sink)
+    fruitless = 0
+    while left := [key for key in keys if key not in progress.done]:
+        before = len(progress.done)
+        child = spawn(args, sink, left)
+        last = time.monotonic()
+        why = ""
+        while child.poll() is None:
+            if progress.read():
+                last = time.monotonic()
+                show_progress(len(progress.done), len(keys))
+            elif time.monotonic() - last > STALL_SECONDS:
+                why = f"made no progress for {STALL_SECONDS} s"
+                child.kill()
+                child.wait()
+                break
+            time.sleep(0.05)
+        progress.read()
+        progress.close(why or f"ended the process with status {child.returncode}")
+        fruitless = fruitless + 1 if len(progress.done) == before else 0
+        if fruitless == 3:
+            raise SystemExit(f"the worker does not start (status {child.returncode})")
+    return progress.done
+
+
+def show_progress(done: int, total: int) -> None:
+    """One line on a terminal; nothing into a log."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r{done}/{total}", end=end, file=sys.stderr, flush=True)
+
+
+def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.Popen[str]:
+    """A worker for these cases."""
+    command = [sys.executable, __file__, "--worker", str(sink), "--device", args.device]
+    command += ["--samples", str(args.samples), "--threads", str(args.threads)]
+    if args.plain_only:
+        command.append("--plain-only")
+    if args.drop:
+        command.append("--drop")
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    assert child.stdin is not None
+    try:
+        child.stdin.write("\n".join(keys))
+        child.stdin.close()
+    except BrokenPipeError:
+        pass  # it ended already: its status says why
+    return child
+
+
+def summarise(
+    args: argparse.Namespace, done: dict[str, dict[str, Any]], seconds: float, commit: str
+) -> dict[str, Any]:
+    """The JSON object of a run."""
+    import torch
+
+    by_status: dict[str, list[str]] = {"passed": [], "skipped": [], "failed": []}
+    reasons: dict[str, list[str]] = {}
+    refused: collections.Counter[str] = collections.Counter()
+    for key, record in done.items():
+        by_status[record["status"]].append(key)
+        refused.update(record.get("refused", {}))
+        if record["status"] == "skipped":
+            reasons.setdefault(record["reason"], []).append(key)
+    passed = [done[key] for key in by_status["passed"]]
+    facts = records.machine(args.device)
+    machine = facts["gpu"] or f"{facts['cpu']}, {facts['cpus']} cores"
+    return {
+        "suite": "opinfo",
+        "method": "plain" if args.plain_only else "lms-drop" if args.drop else "lms-stress",
+        "device": args.device,
+        "machine": machine,
+        "commit": commit,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "samples_per_operator_and_type": args.samples,
+        "quick": args.quick,
+        "shard": args.shard,
+        "seconds": round(seconds, 1),
+        "passed": len(passed),
+        "skipped": {reason: len(names) for reason, names in sorted(reasons.items())},
+        "failed": len(by_status["failed"]),
+        "runs_compared": sum(record["runs"] for record in passed),
+        "runs_not_compared": dict(sorted(refused.items())),
+        "differ_in_plain_pytorch": {r["end"]: r["cleared"] for r in passed if r.get("cleared")},
+        "evictions": sum(record["evictions"] for record in passed),
+        "evictions_clean": sum(record["clean"] for record in passed),
+        "without_eviction": [r["end"] for r in passed if not r["evictions"]],
+        "drops": sum(record.get("drops", 0) for record in passed),
+        "remakes": sum(record.get("remakes", 0) for record in passed),
+        "operators_dropped": len({r["end"].split("|")[0] for r in passed if r.get("remakes")}),
+        "failures": {key: done[key]["reason"] for key in by_status["failed"]},
+        "skips": {reason: sorted(names) for reason, names in sorted(reasons.items())},
+    }
+
+
+def print_table(report: dict[str, Any]) -> None:
+    """The counts on the terminal."""
+    print(f"OpInfo on {report['device']} ({report['machine']}), torch {report['torch']}")
+    print(f"  passed   {report['passed']:6d}   ({report['runs_compared']} runs compared)")
+    print(f"  skipped  {sum(report['skipped'].values()):6d}")
+    for reason, count in report["skipped"].items():
+        print(f"           {count:6d}   {reason}")
+    print(f"  failed   {report['failed']:6d}")
+    for key, reason in report["failures"].items():
+        print(f"           {key}: {reason[:300]}")
+    print(f"  evictions {report['evictions']}, of them clean {report['evictions_clean']}")
+    print(f"  drops {report['drops']}, computed again {report['remakes']}")
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--shard", default="0/1", help="PART/COUNT: do every COUNTth case")
+    parser.add_argument("--samples", type=int, default=0, help="samples an operator and type")
+    parser.add_argument("--quick", action="store_true", help="a fixed subset, two samples")
+    parser.add_argument("--only", default="", help="names of operators, comma-separated")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--plain-only", action="store_true", help="without torch_lms")
+    parser.add_argument("--drop", action="store_true", help="drop what can be computed again")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    args.samples = args.samples or (2 if args.quick else 4)
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the suite; the exit status."""
+    args = parse_arguments(argv)
+    if args.worker:
+        return worker(args)
+    start = time.monotonic()
+    commit, _ = records.commit()  # of the start: others may go on working in the tree
+    keys = selected_keys(args.device, args.quick, args.shard, args.only)
+    with tempfile.TemporaryDirectory() as folder:
+        sink = Path(folder) / "results.jsonl"
+        sink.touch()
+        done = run_workers(args, keys, sink)
+    report = summarise(args, done, time.monotonic() - start, commit)
+    print_table(report)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if report["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

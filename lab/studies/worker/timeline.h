@@ -1,0 +1,17 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "lab/studies/record.h"
+
+namespace lms::studies {
+
+/// Runs `step`, which ends when the device is idle, under PyTorch's profiler, and tells what the
+/// device did when. Nothing where the profiler sees no device.
+std::optional<Timeline> profile_step(const std::function<void()>& step);
+
+/// Spans in any order, merged where they touch; then the closest ones, until there are `most`.
+std::vector<Span> merged(std::vector<Span> spans, std::size_t most);
+
+}  // namespace lms::studies

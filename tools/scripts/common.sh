@@ -1,0 +1,77 @@
+# shellcheck shell=bash
+# Shared by the scripts of this folder; to be sourced. Leaves the shell in the root of the repository.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+ROOT=$PWD
+
+say() { printf '\n== %s\n' "$*"; }
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# Compile jobs: one a core, and one for every 2 GiB of free memory at most (PyTorch's headers).
+jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable/ { print int($2 / 2097152) }' /proc/meminfo)
+  [ "$memory" -ge 1 ] || memory=1
+  echo "${JOBS:-$((cores < memory ? cores : memory))}"
+}
+
+# Whether g++ finds all of these headers.
+have_headers() {
+  printf '#include <%s>\n' "$@" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1
+}
+
+# build FOLDER [cmake options]: configures and builds with ninja.
+build() {
+  local folder=$1
+  shift
+  cmake -S . -B "$folder" -G Ninja "$@"
+  cmake --build "$folder" --parallel "$(jobs)"
+}
+
+# For a folder from nothing: sources are compiled several at once. One that is there stays as it is.
+# whole_build FOLDER: the option, or nothing
+whole_build() { [ -f "$1/CMakeCache.txt" ] || echo -DLMS_UNITY=ON; }
+
+# python_tests PYTHON [options of pytest]: those that need no GPU, as many processes as there are cores,
+# four at most.
+python_tests() {
+  local python=$1 processes
+  shift
+  processes=$(jobs)
+  "$python" -m pytest tests/python -m "not gpu" -n "$((processes < 4 ? processes : 4))" --dist worksteal "$@"
+}
+
+# Steps of a test run: each is run to its end, whatever the others did; `finish` says how it went.
+STEPS=()
+FAILED=0
+step() {
+  local name=$1 begin=$SECONDS result=ok
+  shift
+  say "$name"
+  # A subshell of its own: inside a condition, set -e would not hold.
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  [ $? -eq 0 ] || {
+    result=FAILED
+    FAILED=1
+  }
+  set -e
+  STEPS+=("$(printf '%-8s %5d s  %s' "$result" $((SECONDS - begin)) "$name")")
+}
+finish() {
+  say "summary of $1"
+  printf '%s\n' "${STEPS[@]}"
+  if [ "$FAILED" -ne 0 ]; then
+    printf '\n%s: FAILED\n' "$1"
+    exit 1
+  fi
+  printf '\n%s: all passed\n' "$1"
+}

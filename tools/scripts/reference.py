@@ -1,0 +1,140 @@
+"""Writes docs/reference.md from the code's own tables; with --check says whether it is up to date.
+
+PYTHONPATH=python .venv/bin/python tools/scripts/reference.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from torch_lms import _library, _settings, _statistics
+
+PATH = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
+
+HEAD = """# Reference
+
+Settings, statistics, and what is done with PyTorch's operators. This page is made from the code
+(`make reference`); a test fails where the two differ.
+"""
+
+SETTINGS = """## Settings
+
+An argument of `enable()` beats its variable, which beats the default. Unknown names and bad values
+are errors that name the valid ones. The variables are settings of `enable()`; they do not call it.
+`LMS_LIBRARY` names another build of the library.
+"""
+
+STATISTICS = """## Statistics
+
+What `torch_lms.memory_stats()` returns, by flat keys. After a name `.current` is now, `.peak` the
+most since `reset_peak_memory_stats()`, `.allocated` and `.freed` all that ever came and went.
+"""
+
+OPERATORS = """## Operators
+
+What is done with the operators of ATen that have a kernel for CUDA, in PyTorch {version}. A name
+stands for its variants: in place, `out=`, and overloads.
+
+An operator is *pinned* unless it is listed here: its tensors are on the device, and stay there,
+while it runs. Those of other libraries are pinned as well, and all that they are given counts as
+written.
+"""
+
+GROUPS = (
+    ("left alone", "Left alone: they take no tensor, or look at none of its bytes"),
+    ("in parts", "Over lists: pinned, and run in parts where the lists do not fit"),
+    ("through its parts", "Seen through the operators that they call"),
+    ("kept", "Not understood: what they are given stays on the device until it dies"),
+)
+
+AGAIN = """### Computed again
+
+Their results may be dropped and computed again: the kernels are known to repeat their bits. Those
+that draw random numbers draw the same ones again.
+"""
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table of Markdown."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join("| " + " | ".join(cell for cell in line) + " |\n" for line in lines)
+
+
+def settings() -> str:
+    """One row for each argument of enable()."""
+    return table(
+        ("argument", "variable", "default", "meaning"),
+        [
+            (f"`{row.name}`", f"`{row.variable}`", row.default_text, row.doc)
+            for row in _settings.TABLE
+        ],
+    )
+
+
+def statistics() -> str:
+    """One row for each statistic."""
+    rows = []
+    for row in _statistics.TABLE:
+        columns = " ".join(f"`.{column}`" for column in row.columns)
+        name = f"`{row.key}`" + (f" {columns}" if columns else "")
+        where = {"cuda": " (CUDA)", "cpu": " (CPU)", "": ""}[row.where]
+        rows.append((name, row.unit, row.doc + where))
+    return table(("key", "unit", "meaning"), rows)
+
+
+def base_name(name: str) -> str:
+    """``add`` of ``aten::add_.Tensor``."""
+    short = name.removeprefix("aten::").split(".")[0]
+    return short if short.endswith("__") else short.removesuffix("_")
+
+
+def operators() -> str:
+    """The operators by what is done with them."""
+    treated: dict[str, set[str]] = {}
+    for fact in _library.ops().operators("cuda"):
+        name, _, treatment = fact.partition(": ")
+        for word in treatment.split(", "):
+            treated.setdefault(word, set()).add(base_name(name))
+    listed = []
+    for word, title in GROUPS:
+        if names := treated.get(word):
+            listed.append(f"### {title}\n\n{paragraph(names)}")
+    listed.append(f"{AGAIN}\n{paragraph(treated['may run again'])}")
+    return "\n".join(listed)
+
+
+def paragraph(names: set[str]) -> str:
+    """Names side by side, in lines of a readable length."""
+    lines = [""]
+    for name in sorted(names):
+        word = f"`{name}` "
+        if len(lines[-1]) + len(word) > 110:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    parts = (HEAD, SETTINGS, settings(), STATISTICS, statistics())
+    return "\n".join((*parts, OPERATORS.format(version=version), operators()))
+
+
+def main() -> int:
+    """The script."""
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        if PATH.read_text() == text:
+            return 0
+        print(f"{PATH} is not what the code says: make reference", file=sys.stderr)
+        return 1
+    PATH.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Builds for the newest PyTorch, in a virtual environment of its own (.venv-newest), the way a user
+# does (pip install .), and runs the tests on the library that was installed.
+source "$(dirname "$0")/common.sh"
+tools/scripts/setup.sh .venv-newest newest
+export PATH="$ROOT/.venv-newest/bin:$PATH"
+unset LMS_LIBRARY PYTHONPATH
+
+install() {
+  python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
+    --force-reinstall -C build-dir=build-newest -C cmake.define.LMS_TESTS=adapter -C cmake.define.LMS_STUDIES=OFF \
+    -C cmake.define.LMS_UNITY=ON \
+    -C build.tool-args="-j$(jobs)" .
+}
+doctor() {
+  cd build-newest || return # away from the source tree's package
+  python -m torch_lms
+}
+installed_library() {
+  (cd build-newest && python -c 'from torch_lms import _library; print(_library.library_path())')
+}
+
+say "PyTorch $(python -c 'import torch; print(torch.__version__)')"
+step "pip install ." install
+if [ "$FAILED" -eq 0 ]; then
+  step "the installed package: python -m torch_lms" doctor
+  step "C++ tests: adapter" \
+    ctest --test-dir build-newest -LE gpu --no-tests=error --output-on-failure -j "$(jobs)"
+  LMS_LIBRARY=$(installed_library)
+  export LMS_LIBRARY
+  # Those of the folder lab/bench/ (all but lms bench's) and of reports say nothing of a PyTorch.
+  step "Python tests" python_tests python --ignore-glob='*/test_bench_[!u]*.py' --ignore-glob='*/test_report_*.py'
+fi
+finish "make test-newest"

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The C++ tests of the core and of the report under sanitizers. What has passed is noted in
+# .ci/sanitized, to be committed: CI runs this only for sources that are not the noted ones.
+#   test_sanitizers.sh            runs them
+#   test_sanitizers.sh --if-new   runs them unless the committed sources are the noted ones
+source "$(dirname "$0")/common.sh"
+
+# What decides how they end.
+FOLDERS=(CMakeLists.txt cmake src lab/report tests/core tests/sim tests/report tests/CMakeLists.txt)
+# Bounds are computed by one thread, and mostly by HiGHS, which is compiled without sanitizers.
+LEFT_OUT='^Steps/BoundTable'
+
+sources() { git rev-parse "${FOLDERS[@]/#/HEAD:}" 2>/dev/null | sha256sum | cut -c1-40; }
+if [ "${1:-}" = --if-new ] && [ "$(sources)" = "$(cat .ci/sanitized 2>/dev/null)" ]; then
+  say "sanitizers: these sources have passed before"
+  exit 0
+fi
+tools/scripts/setup.sh
+export PATH="$ROOT/.venv/bin:$PATH"
+
+core_with() { # FOLDER SANITIZERS TESTS [command before ctest]
+  local folder=$1 sanitizers=$2 tests=$3 name targets=()
+  shift 3
+  for name in $tests; do targets+=("lms_${name}_tests"); done
+  cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -DNDEBUG" -DLMS_UNITY=ON \
+    -DLMS_SANITIZE="$sanitizers" -DLMS_TORCH=OFF -DLMS_STUDIES=OFF -DLMS_LINK_PACKAGE=OFF -DLMS_TESTS="${tests// /;}"
+  cmake --build "$folder" --parallel "$(jobs)" --target "${targets[@]}"
+  "$@" ctest --test-dir "$folder" -L "${tests// /|}" -E "$LEFT_OUT" --no-tests=error --output-on-failure -j "$(jobs)"
+}
+core_with_tsan() {
+  # Thread sanitizer cannot place its shadow where addresses are too random; where the kernel lets
+  # us, run without randomisation.
+  local plain=()
+  if setarch "$(uname -m)" -R true 2>/dev/null; then plain=(setarch "$(uname -m)" -R); fi
+  TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" \
+    core_with build-tsan thread core ${plain[@]+"${plain[@]}"}
+}
+
+step "C++ core under address and undefined-behaviour sanitizer" core_with build-asan address,undefined 'core report'
+step "C++ core under thread sanitizer" core_with_tsan
+if [ "$FAILED" -eq 0 ] && git diff --quiet HEAD -- "${FOLDERS[@]}" 2>/dev/null; then sources >.ci/sanitized; fi
+finish "make test-sanitizers"
