@@ -140,6 +140,23 @@ def _escapes(
     return make
 
 
+def _lists(patches: Patches) -> Callable[[Any], Any]:
+    """Makes a wrapper for ``tolist()``, which reads CPU bytes where they lie."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def tolist(self: Any) -> Any:
+            if not _passes(patches) and _on_cpu(self):
+                # It would resolve a lazy view itself, and read a result that nobody has announced.
+                self = self.resolve_conj().resolve_neg()
+                make_readable(self)
+            return original(self)
+
+        return tolist
+
+    return make
+
+
 def _borrows(
     patches: Patches, bring: Callable[[Any], None], needed: Callable[..., bool] | None = None
 ) -> Callable[[Any], Any]:
@@ -314,7 +331,7 @@ def _patch(patches: Patches) -> None:
     patches.replace(tensor, "__dlpack__", escapes(keep, _no_copy))
     for name in ("apply_", "map_", "map2_"):
         patches.replace(tensor, name, borrows(access))
-    patches.replace(tensor, "tolist", escapes(make_readable, _on_cpu))
+    patches.replace(tensor, "tolist", _lists(patches))
     # The C exchange table hands pointers out without passing here; without it, its users fall
     # back to __dlpack__.
     patches.hide(tensor, "__dlpack_c_exchange_api__")

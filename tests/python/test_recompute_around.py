@@ -327,3 +327,13 @@ def test_nothing_is_dropped_unless_told() -> None:
         bits_of(training_and_validation())
         stats = counts(before)
     assert stats["evictions"] > 0 and stats["drops"] == 0 and stats["remakes"] == 0
+
+
+@pytest.mark.parametrize("view", [torch.Tensor.conj, lambda x: x.conj().imag])
+def test_lists_of_lazy_views_are_read_from_what_is_there(view):
+    """tolist() reads the result of an operator of its own, which nothing else announces."""
+    plain = view(torch.arange(4096.0) * (1 + 2j)).tolist()
+    with torch_lms.managed(limit="64MiB", device="cpu", min_block=1, stress="drop", recompute=True):
+        x = torch.arange(4096.0) * (1 + 2j)
+        assert view(x).tolist() == plain
+        assert torch_lms.memory_stats()["drops"] > 0
