@@ -40,13 +40,20 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   block.arrives_for = lock.who_;
   ++in_transit_;
   bool counted = false;
+  bool stays_below = false;
   std::optional<Bytes> moved;
   try {
     if (meter_ == nullptr) {
       // What nobody needs yet drives nothing else out.
-      const bool fits = ahead ? stats_.device.current + block.size <= options_.limit
-                              : make_room_until(lock, block.size, /*take=*/true);
-      if (ahead && fits) stats_.device.add(block.size);
+      bool fits = ahead && stats_.device.current + block.size <= options_.limit;
+      try {
+        if (!ahead) fits = make_room_until(lock, block.size, /*take=*/true);
+      } catch (const TierFull&) {
+        // A full tier below is no reason why what lies there could not be read.
+        if (dropped || !mover_.usable_below(block)) throw;
+        fits = stays_below = true;
+      }
+      if (fits && (ahead || stays_below)) stats_.device.add(block.size);
       if (!fits) {
         throw OutOfMemory("a block of " + format_bytes(block.size) +
                           " does not fit under the limit of " + format_bytes(options_.limit) +
@@ -56,13 +63,18 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
       }
       counted = true;
     }
-    lock.unlock();
-    if (!dropped) {
-      moved = mover_.page_in(block, ahead);
-    } else if (mover_.rematerialise(block)) {
-      moved = block.size;
+    if (stays_below) {
+      block.has_copy = false;  // whoever writes, writes there
+      moved = 0;
+    } else {
+      lock.unlock();
+      if (!dropped) {
+        moved = mover_.page_in(block, ahead);
+      } else if (mover_.rematerialise(block)) {
+        moved = block.size;
+      }
+      lock.lock();
     }
-    lock.lock();
   } catch (...) {
     if (!lock.owns()) lock.lock();
     if (counted) stats_.device.sub(block.size);
