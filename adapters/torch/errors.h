@@ -26,6 +26,9 @@ auto guarded(Body&& body) {
   } catch (const OutOfMemory& error) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 error.what());
+  } catch (const TierFull& error) {
+    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                error.what());
   } catch (const Shortage& error) {
     // Of computing something again.
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, error.msg());

@@ -133,7 +133,14 @@ void Engine::operator_ended(EngineLock& lock) {
     if (paused_ > 0) return;
     if (!blocks_.contains(block) || !may_leave(*block)) continue;
     if (policy_->drops() && drop(lock, *block)) continue;
-    if (blocks_.contains(block) && may_leave(*block)) send_out(lock, *block);
+    if (!blocks_.contains(block) || !may_leave(*block)) continue;
+    try {
+      send_out(lock, *block);
+    } catch (const TierFull&) {
+      // The operator has done its work: it stays where it is, and whoever needs its room hears of
+      // it.
+      return;
+    }
   }
 }
 

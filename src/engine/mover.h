@@ -34,6 +34,11 @@ class Mover {
   /// Throws OutOfMemory or TierFull with nothing changed.
   virtual std::optional<Bytes> page_in(Block& block, bool ahead) = 0;
 
+  /// True if an absent block can be used where its bytes lie, though slowly: then it need not be
+  /// brought in where no room can be made, and page_out() has nothing to copy. With the engine's
+  /// lock.
+  [[nodiscard]] virtual bool usable_below(Block& /*block*/) { return false; }
+
   /// Gives the device memory (and the copy below) of a block back whose bytes can be computed
   /// again, and copies nothing. False if they cannot, or if that would take more than `most` bytes
   /// at once (kUnlimited: whatever it takes) or make it take more for what has been dropped before:

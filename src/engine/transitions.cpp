@@ -40,13 +40,20 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   block.arrives_for = lock.who_;
   ++in_transit_;
   bool counted = false;
+  bool stays_below = false;
   std::optional<Bytes> moved;
   const auto take = [&] {
     if (meter_ != nullptr) return;
     // What nobody needs yet drives nothing else out.
-    const bool fits = ahead ? stats_.device.current + block.size <= options_.limit
-                            : make_room_until(lock, block.size, /*take=*/true);
-    if (ahead && fits) stats_.device.add(block.size);
+    bool fits = ahead && stats_.device.current + block.size <= options_.limit;
+    try {
+      if (!ahead) fits = make_room_until(lock, block.size, /*take=*/true);
+    } catch (const TierFull&) {
+      // A full tier below is no reason why what lies there could not be read.
+      if (dropped || !mover_.usable_below(block)) throw;
+      fits = stays_below = true;
+    }
+    if (fits && (ahead || stays_below)) stats_.device.add(block.size);
     if (!fits) {
       throw OutOfMemory("a block of " + format_bytes(block.size) +
                         " does not fit under the limit of " + format_bytes(options_.limit) +
@@ -57,11 +64,7 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
     counted = true;
   };
   try {
-    if (!dropped) {
-      take();
-      lock.unlock();
-      moved = mover_.page_in(block, ahead);
-    } else {
+    if (dropped) {
       lock.unlock();
       // Not before it has been computed: that takes memory of its own.
       const auto take_now = [&] {
@@ -70,8 +73,18 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
         lock.unlock();
       };
       if (mover_.rematerialise(block, take_now)) moved = block.size;
+      lock.lock();
+    } else {
+      take();
+      if (stays_below) {
+        block.has_copy = false;  // whoever writes, writes there
+        moved = 0;
+      } else {
+        lock.unlock();
+        moved = mover_.page_in(block, ahead);
+        lock.lock();
+      }
     }
-    lock.lock();
   } catch (...) {
     if (!lock.owns()) lock.lock();
     if (counted) stats_.device.sub(block.size);

@@ -96,8 +96,14 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
   if (data_ == nullptr || present_ || discarded_) return 0;
   if (!store.owns(slot_)) throw Error("paged region: the bytes are in another file store");
 
+  const auto stay_below = [&]() -> Bytes {
+    const std::string why = MappedMemory::why_refused();
+    if (usable_below(store)) return 0;
+    throw OutOfMemory("paged region: the system refused to map " + format_bytes(size_) + ": " +
+                      why);
+  };
   auto fresh = MappedMemory::anonymous(mapped_);
-  if (!fresh) return 0;
+  if (!fresh) return stay_below();
   if (isolated_) {
     // This child's own writes are in its private mapping only.
     std::memcpy(fresh.data(), data_, static_cast<std::size_t>(mapped_));
@@ -106,13 +112,17 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
     // Of what was read, not of what once left: somebody may have written in between.
     if (keep_copy) copied_ = digest_of(fresh.data(), static_cast<std::size_t>(mapped_));
   }
-  if (!fresh.move_over(data_)) return 0;
+  if (!fresh.move_over(data_)) return stay_below();
   present_ = true;
   // Only now are the pages that were read through the mapping free to go.
   store.drop_cache(slot_);
   if (!keep_copy || isolated_) slot_.release();
   isolated_ = false;
   return size_;
+}
+
+bool PagedRegion::usable_below(FileStore& store) const {
+  return data_ != nullptr && !present_ && !discarded_ && (isolated_ || store.may_overwrite(slot_));
 }
 
 void PagedRegion::discard() {

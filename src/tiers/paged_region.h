@@ -50,9 +50,12 @@ class PagedRegion {
   /// Bytes come back into fresh memory. `keep_copy`: the extent stays as a clean copy, for a free
   /// leave(store, false), and its digest is taken. Returns the bytes read: size(), or 0 when
   /// already present. `store` must be the one they left to. Where the system maps no more memory, 0
-  /// as well: the region stays absent, and is read and written where it lies. Throws Error;
-  /// likewise.
+  /// as well: the region stays absent, and is read and written where it lies. Throws OutOfMemory
+  /// where it may not be written there (usable_below), or Error; likewise.
   Bytes come_back(FileStore& store, bool keep_copy);
+
+  /// Absent, and may be written where the bytes lie: no forked child sees what is written there.
+  [[nodiscard]] bool usable_below(FileStore& store) const;
 
   /// The bytes go for good, their memory and the kept copy with them; the address stays taken, and
   /// any access to it is a fault. No effect while absent.

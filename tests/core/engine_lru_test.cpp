@@ -343,5 +343,16 @@ TEST(EngineEvictEverything, APauseInTheMiddleStopsIt) {
   EXPECT_EQ(world.state(b), BlockState::kResident);
 }
 
+TEST(EngineEvictEverything, AFullTierFailsNoOperatorThatHasEnded) {
+  World world(100, {.host_bytes = 15}, std::make_unique<EvictEverythingPolicy>());
+  SimBlock& a = world.used(10, 1);
+  SimBlock& b = world.used(10, 2);
+  EXPECT_NO_THROW(world.operator_ended());
+  EXPECT_EQ(world.stats().evictions, 1);
+  EXPECT_TRUE(world.reads(a, 1));
+  EXPECT_TRUE(world.reads(b, 2));
+  check_consistent(world);
+}
+
 }  // namespace
 }  // namespace lms::testing

@@ -531,6 +531,7 @@ TEST(PagedRegionMappings, WhereNoneIsLeftBytesStayWhereTheyAreAndCanBeUsed) {
   EXPECT_GT(region.leave(store, true), 0);
   {
     const NoMoreMappings none;
+    EXPECT_TRUE(region.usable_below(store));
     EXPECT_EQ(region.come_back(store, true), 0);
     EXPECT_TRUE(same(region.data(), bytes)) << "read where they lie";
     copy_to(region.data(), others);

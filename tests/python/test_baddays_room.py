@@ -146,6 +146,24 @@ def test_a_full_file_is_what_the_error_is_about() -> None:
         assert _named(caught.value) == 10 * UNIT, text
 
 
+def test_what_lies_in_a_full_file_can_be_read_and_written() -> None:
+    """Nothing can leave to make room for it: it is used where it lies."""
+    with harness.managed("cpu", limit=8 * UNIT, host_limit=12 * UNIT) as package:
+        held = []
+        with pytest.raises(torch.OutOfMemoryError, match="is full"):
+            while True:
+                held.append(_tensor(2, float(len(held))))
+        assert len(held) >= 9
+        for turn in range(3):
+            for index, x in enumerate(held):
+                assert x.min().item() == x.max().item() == index + turn
+            for x in held:
+                x.add_(1)
+        package.enable(device="cpu", min_block="4KiB", limit=8 * UNIT, host_limit=40 * UNIT)
+        assert all(bool((x == index + 3).all()) for index, x in enumerate(held))
+    assert all(bool((x == index + 3).all()) for index, x in enumerate(held))
+
+
 DIVERGES = """
 import torch, torch_lms
 torch_lms.enable(device="cpu", limit="384KiB", min_block="4KiB", plan="now", plan_seconds=0.05{log})

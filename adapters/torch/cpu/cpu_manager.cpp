@@ -105,6 +105,7 @@ class CpuMover final : public Mover {
     note_copy(block, bytes, /*is_out=*/false, began);
     return bytes;
   }
+  bool usable_below(Block& block) override { return region(block).usable_below(*store); }
   void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
   bool drop(Block& base, Bytes most) override {
     auto& block = static_cast<CpuBlock&>(base);
@@ -139,6 +140,14 @@ class CpuMover final : public Mover {
     const std::lock_guard guard(copies_mutex_);
     copies_.clear();
     noting_ = true;
+  }
+  /// What is used where it lies, in the file, would be written there before a child's eyes.
+  void fetch_for_fork(Block& block) noexcept {
+    try {
+      (void)region(block).come_back(*store, /*keep_copy=*/false);
+    } catch (const std::exception&) {
+      // There is no memory: the child sees what the parent writes.
+    }
   }
   void before_fork() { copies_mutex_.lock(); }
   void after_fork() { copies_mutex_.unlock(); }
@@ -445,6 +454,9 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     // What the child finds it reads where it lies, by whatever code.
     (void)engine_.rematerialise_all(*fork_lock_);
     engine_.settle(*fork_lock_);
+    engine_.for_each(*fork_lock_, [&](Block& block) {
+      if (mover_.store && block.state == BlockState::kResident) mover_.fetch_for_fork(block);
+    });
     lineages().before_fork();
     pilot_.before_fork();
     mover_.before_fork();

@@ -42,7 +42,7 @@ bool starts_with_any(std::string_view name, std::initializer_list<std::string_vi
 /// the batch norms, and the like. LMS_VERIFY over PyTorch's own operator samples keeps it complete.
 bool written_in_silence(std::string_view argument) {
   return argument.starts_with("running_") || argument == "noise" || argument == "weight_buf" ||
-         argument == "dropout_state";
+         argument == "dropout_state" || argument == "workspace";
 }
 
 bool is_keep_key(c10::DispatchKey key) {
