@@ -236,6 +236,23 @@ def _points(
     return make
 
 
+def _keeps_all(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for methods that give storages other memory, unheard by their blocks."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not _passes(patches):
+                for value in (*args, *kwargs.values()):
+                    if isinstance(value, torch.UntypedStorage):
+                        keep_storage(value)
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
 def _items(patches: Patches) -> Callable[[Any], Any]:
     """Makes wrappers for reading a storage's items: a slice is a storage of the same memory."""
 
@@ -326,7 +343,8 @@ def _patch(patches: Patches) -> None:
     # __array__ ends in numpy(), __cuda_array_interface__ in data_ptr(), share_memory_() in
     # _share_*.
     tensor = torch.Tensor
-    patches.replace(tensor, "data_ptr", _points(patches, access, make_readable))
+    for name in ("data_ptr", "const_data_ptr"):  # the second from PyTorch 2.15 on
+        patches.replace(tensor, name, _points(patches, access, make_readable))
     patches.replace(tensor, "numpy", escapes(keep, _on_cpu))
     patches.replace(tensor, "__dlpack__", escapes(keep, _no_copy))
     for name in ("apply_", "map_", "map2_"):
@@ -352,6 +370,8 @@ def _patch(patches: Patches) -> None:
         patches.replace(storage, name, borrows(access_storage))
     patches.replace(storage, "__getitem__", _items(patches))
     patches.replace(storage, "resize_", _resizes(patches))
+    for name in ("_swap_data_ptr_", "_resize_with_addr_"):  # from PyTorch 2.15 on
+        patches.replace(storage, name, _keeps_all(patches))
 
     patches.replace(torch._C, "_gds_register_buffer", escapes(keep_storage))
     for name in ("_gds_load_storage", "_gds_save_storage"):

@@ -174,7 +174,11 @@ def _patch_packages(patches: Patches, how: Access) -> None:
             continue
         for method in ("run", "boxed_run"):
             patches.replace(runner, method, runs)
-        for method in ("load_constants", "update_constant_buffer"):
+        for method in (
+            "load_constants",
+            "update_constant_buffer",
+            "update_constant_buffer_from_cpu",  # from PyTorch 2.15 on
+        ):
             patches.replace(runner, method, takes)
 
 

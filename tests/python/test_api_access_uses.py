@@ -183,6 +183,7 @@ ESCAPES = {"data_ptr", "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_"}
 BORROWS = {"__setitem__", "_byteswap", "_set_from_file", "_write_file"}
 BOTH = {"__getitem__"}  # a slice escapes
 FREES = {"resize_"}
+GIVES_OTHERS = {"_swap_data_ptr_", "_resize_with_addr_"}  # from PyTorch 2.15 on
 # Done by operators, or by methods above.
 BY_OTHERS = {
     "__copy__", "__deepcopy__", "__iter__", "_share_memory_", "_to", "bfloat16", "bool", "byte",
@@ -205,7 +206,7 @@ NOTHING = {
     "is_sparse", "is_sparse_csr", "nbytes", "new", "pickle_storage_type", "resizable", "size",
     "untyped",
 }  # fmt: skip
-RAW = ESCAPES | BORROWS | BOTH | FREES
+RAW = ESCAPES | BORROWS | BOTH | FREES | GIVES_OTHERS
 
 
 def test_every_method_of_a_storage_is_known() -> None:
@@ -224,7 +225,7 @@ def test_every_raw_method_of_a_storage_is_wrapped() -> None:
             for name, original in before.items()
             if getattr(torch.UntypedStorage, name) != original
         }
-    assert wrapped == RAW
+    assert wrapped == RAW & names
 
 
 # What looks like a raw way to a tensor's memory, by its name.
@@ -232,8 +233,8 @@ OF_TENSORS = {
     "__array__", "__array_priority__", "__array_wrap__", "__cuda_array_interface__", "__dlpack__",
     "__dlpack_c_exchange_api__", "__dlpack_device__", "_cdata",
     "_clear_non_serializable_cached_data", "_nested_tensor_storage_offsets", "_typed_storage",
-    "data_ptr", "is_pinned", "is_shared", "numpy", "pin_memory", "pinverse", "share_memory_",
-    "storage", "storage_offset", "storage_type", "untyped_storage",
+    "const_data_ptr", "data_ptr", "is_pinned", "is_shared", "numpy", "pin_memory", "pinverse",
+    "share_memory_", "storage", "storage_offset", "storage_type", "untyped_storage",
 }  # fmt: skip
 OF_MODULE = {
     "_construct_CUDA_Tensor_From_Storage_And_Metadata", "_construct_storage_from_data_pointer",
@@ -244,6 +245,9 @@ OF_MODULE = {
     "_set_warn_deprecated_on_mutable_data_ptr", "_storage_Use_Count", "_storage_address",
     "_storage_id", "_swap_tensor_impl", "_tensors_data_ptrs_at_indices_equal", "_to_dlpack",
     "_to_dlpack_versioned", "_unsafe_reset_storage",
+    # From PyTorch 2.15 on.
+    "_clear_storage_data_ptr_access_error_msg", "_const_dlpack_exchange_api",
+    "_storage_throw_on_immutable_data_ptr", "_storage_throw_on_mutable_data_ptr",
 }  # fmt: skip
 
 
@@ -264,7 +268,8 @@ def test_every_raw_way_to_a_tensor_is_known() -> None:
              "get_constant_names_to_original_fqns", "get_constant_fqns", "extract_constants_map",
              "swap_constant_buffer", "free_inactive_constant_buffer", "load_constants",
              "update_constant_buffer", "update_constant_buffer_from_blob", "run", "boxed_run",
-             "load_metadata_from_package"}  # fmt: skip
+             "load_metadata_from_package", "did_call_load_constants", "get_custom_objs",
+             "update_constant_buffer_from_cpu"}  # fmt: skip
     for name in runners:
         methods = {method for method in vars(getattr(torch._C._aoti, name)) if method[:2] != "__"}
         assert methods - known - {"_pybind11_conduit_v1_"} == set(), "new ways to run a package?"
