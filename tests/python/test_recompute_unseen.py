@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -139,7 +140,7 @@ def test_what_is_too_small_to_be_normal_is_as_it_was_first(when: str) -> None:
     package = Path(torch_lms.__file__).resolve().parents[1]
     run = subprocess.run(
         [sys.executable, "-c", FLUSHING, when],
-        env={"PYTHONPATH": str(package), "PATH": "/usr/bin:/bin"},
+        env=os.environ | {"PYTHONPATH": str(package)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -28,7 +28,9 @@ if [ "$FAILED" -eq 0 ]; then
     ctest --test-dir build-newest -LE gpu --no-tests=error --output-on-failure -j "$(jobs)"
   LMS_LIBRARY=$(installed_library)
   export LMS_LIBRARY
-  # Those of the folder lab/bench/ (all but lms bench's) and of reports say nothing of a PyTorch.
-  step "Python tests" python_tests python --ignore-glob='*/test_bench_[!u]*.py' --ignore-glob='*/test_report_*.py'
+  # Those of the folder lab/bench/ (all but lms bench's) and of reports say nothing of a PyTorch. Random programs
+  # have been sorted out for the pinned one: another leaks by itself, or leaves to chance, other things.
+  step "Python tests" python_tests python --ignore-glob='*/test_bench_[!u]*.py' --ignore-glob='*/test_report_*.py' \
+    --ignore-glob='*/test_attack.py'
 fi
 finish "make test-newest"
