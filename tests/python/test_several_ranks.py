@@ -1,0 +1,67 @@
+"""Several processes over gloo: data parallel and sharded training under LMS, bit by bit."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from ranks_program import COUNTS, PROGRAMS
+from stress import harness
+
+HERE = Path(__file__).resolve().parent
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not dist.is_available() or not dist.is_gloo_available(),
+        reason="this PyTorch was built without gloo",
+    ),
+]
+
+
+def _torchrun(ranks: int, folder: Path, what: str, seconds: float) -> tuple[int, str]:
+    """Exit status and output of the program on so many ranks."""
+    harness.lms()
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
+         f"--nproc-per-node={ranks}", str(HERE / "ranks_program.py"), str(folder), what],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+             "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bits_of_every_rank_are_those_of_plain_pytorch(ranks: int, tmp_path: Path) -> None:
+    status, output = _torchrun(ranks, tmp_path, "all", 600)
+    lines = re.findall(r"^.*rank (\d) (\w+) (\w+): (\w+), \w+ (\w+)", output, re.MULTILINE)
+    assert status == 0, output[-4000:]
+    assert {line[:3] for line in lines} == {
+        (str(rank), program.__name__, what)
+        for rank in range(ranks)
+        for program in PROGRAMS
+        for what in COUNTS
+    }
+    for line in lines:
+        assert line[3] == "same", line
+        assert line[4] == "True", f"nothing left the device, so this shows nothing: {line}"
+
+
+@pytest.mark.parametrize(("what", "says"), [("short", "out of memory"), ("dies", "SIGKILL")])
+def test_where_one_rank_fails_all_end(what: str, says: str, tmp_path: Path) -> None:
+    """An error everywhere, and soon; never a hang."""
+    begun = time.monotonic()
+    status, output = _torchrun(2, tmp_path, what, 120)
+    assert status != 0
+    assert says in output
+    assert time.monotonic() - begun < 60
