@@ -2,8 +2,8 @@
 
 The model (``tests/model_cuda``) stands in for the CUDA runtime: copies, streams and events do what
 CUDA promises and no more, and two operations that touch the same bytes are reported if neither is
-ordered after the other, however they happened to run. It must be there when PyTorch is loaded, so
-the tests run in a process of their own, which the last one starts.
+ordered after the other, however they happened to run. It must be there when PyTorch is loaded:
+``test_streams_model.py`` runs these tests, in a process of their own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,12 +20,8 @@ import torch
 from stress.probe import send_away
 
 import torch_lms
-from torch_lms._library import library_path
 
-LIBRARY = library_path().resolve().parent / "libmodel_cuda.so"
 MODEL = ctypes.CDLL(None)
-LOADED = hasattr(MODEL, "model_cuda_races")
-on_model = pytest.mark.skipif(not LOADED, reason="runs within test_on_the_model")
 
 
 def races() -> list[str]:
@@ -66,7 +60,6 @@ def managed(arena: bool) -> Iterator[None]:
     races()
 
 
-@on_model
 def test_the_model_sees_a_race() -> None:
     """A write beside a read."""
     x = programs.large(1)
@@ -80,7 +73,6 @@ def test_the_model_sees_a_race() -> None:
     del y
 
 
-@on_model
 @pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
 def test_program(program: Callable[..., programs.Result], arena: bool) -> None:
@@ -90,7 +82,6 @@ def test_program(program: Callable[..., programs.Result], arena: bool) -> None:
         check(program(send_away))
 
 
-@on_model
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
 def test_random_programs(arena: bool) -> None:
     """Random programs, first without LMS: there the program itself would be wrong."""
@@ -116,7 +107,6 @@ def unseen_read(x: torch.Tensor, into: torch.Tensor) -> None:
     assert code == 0
 
 
-@on_model
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
 @pytest.mark.parametrize(
     "how", ["away", "fetched", "fetched elsewhere", "fetched, used", "fetched, used, away"]
@@ -142,7 +132,6 @@ def test_unseen_read(how: str, arena: bool) -> None:
         check([(into, 1), (x, 1)])
 
 
-@on_model
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
 @pytest.mark.parametrize("then", ["dies", "leaves", "written", "read", "stays", "resized"])
 def test_fetched(then: str, arena: bool) -> None:
@@ -174,7 +163,6 @@ def test_fetched(then: str, arena: bool) -> None:
     check(expected)
 
 
-@on_model
 def test_memory_goes_back_while_a_graph_is_captured() -> None:
     """The arena keeps what is free: giving it back takes a wait for the device."""
     with managed(arena=True):
@@ -191,7 +179,6 @@ def test_memory_goes_back_while_a_graph_is_captured() -> None:
         assert torch_lms.memory_stats("cuda")["arena.reserved.current"] == 0
 
 
-@on_model
 def test_memory_that_a_pool_has_given_back() -> None:
     """What has been a private pool's is managed when it is nobody's in particular."""
     with managed(arena=False):
@@ -208,7 +195,6 @@ def test_memory_that_a_pool_has_given_back() -> None:
         assert x.data_ptr() == address
 
 
-@on_model
 def test_memory_of_a_pool_from_before() -> None:
     """A graph that was captured before has its addresses."""
     pool = torch.cuda.MemPool()
@@ -219,7 +205,6 @@ def test_memory_of_a_pool_from_before() -> None:
         assert torch.ops.lms.state(x) == "unmanaged"
 
 
-@on_model
 def test_an_enable_that_fails_leaves_nothing() -> None:
     """Neither the allocator nor the state of being enabled."""
     torch.cuda.synchronize()
@@ -237,7 +222,6 @@ def test_an_enable_that_fails_leaves_nothing() -> None:
     assert allocator.value == before
 
 
-@on_model
 def test_planned_loop() -> None:
     """A loop under a plan that fetches ahead, cleans and drops."""
     weights = [torch.full((1 << 20,), float(i), device="cuda") for i in range(40)]
@@ -260,22 +244,3 @@ def test_planned_loop() -> None:
         assert torch_lms.memory_stats("cuda")["plan.steps"] >= 4
         check([(w, i) for i, w in enumerate(weights)])
     check([(w, i) for i, w in enumerate(weights)])
-
-
-def test_on_the_model() -> None:
-    """Runs the tests above."""
-    if LOADED:
-        return
-    if not LIBRARY.exists() or b"model_cuda_races" not in LIBRARY.read_bytes():
-        pytest.skip("there is no model of this CUDA")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "skipped" not in done.stdout.splitlines()[-1], done.stdout
