@@ -54,8 +54,8 @@ CudaManager::CudaManager(int index)
     : DeviceManager(engine_, *this),
       device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
       engine_({}, *this, std::make_unique<LruPolicy>(), this),
-      norm_kernels_(index),
-      pass_kernels_(index) {
+      kernels_(index) {
+  fused_ = make_fused_rules(device_, kernels_);
   arenas().at(static_cast<std::size_t>(index)) = this;
 }
 
@@ -424,7 +424,8 @@ void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
   stats["arena.joins"] = arena_ ? arena_->joins() : 0;
   stats["arena.misplaced"] = misplaced_.load();
-  stats["replays.fused_failed"] = norm_kernels_.failures() + pass_kernels_.failures();
+  std::int64_t& failures = stats["replays.fused_failed"];
+  for (const auto& rule : fused_) failures += rule->failures();
   if (!host_) return;
   const auto host = host_->stats();
   stats["host.bytes.current"] = host.used;

@@ -12,10 +12,9 @@
 #include <unordered_set>
 
 #include "adapters/torch/cuda/cuda_block.h"
+#include "adapters/torch/cuda/cuda_kernels.h"
 #include "adapters/torch/cuda/device_arena.h"
 #include "adapters/torch/cuda/lap_timer.h"
-#include "adapters/torch/cuda/norm_kernels.h"
-#include "adapters/torch/cuda/pass_kernels.h"
 #include "adapters/torch/device_manager.h"
 #include "cuda/lane.h"
 #include "cuda/profiler.h"
@@ -50,9 +49,6 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
                 const std::optional<c10::Stream>& other) override;
   void reclaim_everything() override;
   bool clear_what_failed() override;
-  [[nodiscard]] ReplayCost replay_cost(const OpInfo& info, const c10::Stack& stack) const override;
-  [[nodiscard]] NormChains* norm_chains() override { return &norm_kernels_; }
-  [[nodiscard]] SinglePasses* single_passes() override { return &pass_kernels_; }
   [[nodiscard]] bool announces_death(const Block& block) const override;
   void make_plain(c10::StorageImpl& storage) override;
   [[nodiscard]] bool records_here() override;
@@ -213,8 +209,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::optional<cuda::Lane> out_;
   std::optional<cuda::Lane> in_;
   std::optional<HostArena> host_;
-  NormKernels norm_kernels_;
-  PassKernels pass_kernels_;
+  CudaKernels kernels_;
   std::unique_ptr<DeviceArena> arena_;  ///< made once, kept for what still lies in it
   std::atomic<cudaStream_t> main_stream_{nullptr};
   std::atomic<bool> has_main_stream_{false};

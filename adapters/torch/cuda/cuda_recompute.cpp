@@ -11,46 +11,6 @@
 
 namespace lms::torch {
 
-ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack) const {
-  // Batch norm from its saved statistics: 0.079 of 0.231 ms where it was measured (limits of the
-  // H200, bf16).
-  constexpr float kFromStatistics = 0.35F;
-  // In the batch norm's kernel: of three passes over memory the one that reads the other operand.
-  constexpr float kOtherOperand = 0.3F;
-  // PyTorch's kernel works out each element's place in what it broadcasts: 49.5 and 47.1 us for
-  // 64 MiB on the H200, where ours takes 32.3.
-  constexpr float kOwnProduct = 0.67F;
-  // Likewise for a sum of two types: 65.2 us for 64 + 32 MiB, and 44.0.
-  constexpr float kOwnSum = 0.67F;
-  enum Place : std::uint8_t { kNone, kNorm, kAdd, kRelu };
-  const bool joins = norm_kernels_.available();
-  if (info.name == "aten::native_batch_norm") return {.alone = kFromStatistics, .place = kNorm};
-  if (joins && info.name == "aten::cudnn_batch_norm") {
-    const c10::IValue& input = stack[stack.size() - info.argument_count];
-    const float ms =
-        input.isTensor() && input.toTensor().defined() ? norm_checks_.ms_of(input.toTensor()) : -1;
-    if (ms < 0) return {};
-    return {.alone_ms = ms, .place = kNorm};
-  }
-  if (joins && info.name == "aten::add_.Tensor") {
-    return {.joined = kOtherOperand, .place = kAdd, .operands = 1};
-  }
-  const std::size_t base = stack.size() - info.argument_count;
-  const bool folds = pass_kernels_.available();
-  if (folds && info.name == "aten::mul.Tensor" && may_be_product(stack, base)) {
-    return {.alone = kOwnProduct, .fold = Fold::kProduct};
-  }
-  if (folds && info.name == "aten::add.Tensor" && may_be_sum(stack, base)) {
-    return {.alone = kOwnSum};
-  }
-  if (folds && info.name == "aten::_to_copy" && may_be_cast(stack, base)) {
-    return {.fold = Fold::kConversion};
-  }
-  if (joins && (info.name == "aten::relu_" || info.name == "aten::leaky_relu_"))
-    return {.joined = 0, .place = kRelu};
-  return {};
-}
-
 void CudaManager::remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) {
   const c10::cuda::CUDAGuard guard(device_.index());
   in_order([&] { lineages().remake_ghost(uid, addresses); });

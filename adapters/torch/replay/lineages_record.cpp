@@ -96,6 +96,39 @@ bool Lineages::describe(const at::Tensor& tensor, c10::StorageImpl* self, Tensor
   return true;
 }
 
+bool Lineages::describe_arguments(const std::vector<c10::IValue>& values, Draft& draft,
+                                  Call& call) {
+  const auto add = [&](const at::Tensor& tensor, Call::Argument& argument) {
+    if (!tensor.defined()) {
+      argument.tensors.push_back(-1);
+      return true;
+    }
+    argument.tensors.push_back(static_cast<int>(call.tensors.size()));
+    draft.inputs.push_back(tensor.has_storage() ? storage_of(tensor) : nullptr);
+    return describe(tensor, draft.self, call.tensors.emplace_back());
+  };
+  for (const c10::IValue& value : values) {
+    Call::Argument& argument = call.arguments.emplace_back();
+    if (value.isTensor()) {
+      argument.kind = Call::Argument::Kind::kTensor;
+      if (!add(value.toTensor(), argument)) return false;
+    } else if (value.isTensorList()) {
+      argument.kind = Call::Argument::Kind::kTensors;
+      for (const auto& element : value.toTensorVector()) {
+        if (!add(element, argument)) return false;
+      }
+    } else if (value.isOptionalTensorList()) {
+      argument.kind = Call::Argument::Kind::kMaybeTensors;
+      for (const auto& element : value.toOptionalTensorVector()) {
+        if (!add(element.value_or(at::Tensor()), argument)) return false;
+      }
+    } else {
+      argument.value = value;
+    }
+  }
+  return true;
+}
+
 std::optional<Draft> Lineages::prepare(const OpInfo& info, const c10::SafeKernelFunction& kernel,
                                        const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                        const c10::Stack& stack) {
@@ -135,34 +168,7 @@ std::optional<Draft> Lineages::prepare(const OpInfo& info, const c10::SafeKernel
     }
     draft.target = origin_of(*block, *draft.self);
   }
-  const auto add = [&](const at::Tensor& tensor, Call::Argument& argument) {
-    if (!tensor.defined()) {
-      argument.tensors.push_back(-1);
-      return true;
-    }
-    argument.tensors.push_back(static_cast<int>(call->tensors.size()));
-    draft.inputs.push_back(tensor.has_storage() ? storage_of(tensor) : nullptr);
-    return describe(tensor, draft.self, call->tensors.emplace_back());
-  };
-  for (const c10::IValue& value : reads->values) {
-    Call::Argument& argument = call->arguments.emplace_back();
-    if (value.isTensor()) {
-      argument.kind = Call::Argument::Kind::kTensor;
-      if (!add(value.toTensor(), argument)) return std::nullopt;
-    } else if (value.isTensorList()) {
-      argument.kind = Call::Argument::Kind::kTensors;
-      for (const auto& element : value.toTensorVector()) {
-        if (!add(element, argument)) return std::nullopt;
-      }
-    } else if (value.isOptionalTensorList()) {
-      argument.kind = Call::Argument::Kind::kMaybeTensors;
-      for (const auto& element : value.toOptionalTensorVector()) {
-        if (!add(element.value_or(at::Tensor()), argument)) return std::nullopt;
-      }
-    } else {
-      argument.value = value;
-    }
-  }
+  if (!describe_arguments(reads->values, draft, *call)) return std::nullopt;
   // What it overwrites it may read first: x.copy_(x.conj()).
   const auto is_self = [](const TensorSpec& spec) {
     return spec.source == TensorSpec::Source::kSelf;
@@ -175,59 +181,75 @@ std::optional<Draft> Lineages::prepare(const OpInfo& info, const c10::SafeKernel
 
 void Lineages::commit(Draft draft, const c10::Stack& stack, std::size_t base,
                       std::uint32_t most_depth) {
-  if (draft.call->info->rerun == Rerun::kBatchNorm) save_statistics(*draft.call, stack, base);
+  if (const FusedRule* rule = manager_.fused_rule(*draft.call->info)) {
+    save_results(*rule, *draft.call, stack, base);
+  }
+  if (draft.target) {
+    commit_write(draft, most_depth);
+  } else {
+    commit_results(draft, stack, base, most_depth);
+  }
+}
+
+bool Lineages::all_there(const Call& call) const {
+  return std::ranges::all_of(call.tensors, [&](const TensorSpec& spec) {
+    const Origin* origin = spec.origin.get();
+    if (origin == nullptr) return true;
+    return origin->version == spec.version &&
+           (!origin->storage.expired() || origin->ghost || known(*origin));
+  });
+}
+
+std::uint32_t Lineages::depth_of(const Call& call) const {
   std::uint32_t depth = 0;
-  // What the operator read may have died within it: its caller gave the last reference away.
-  const auto all_there = [&] {
-    return std::ranges::all_of(draft.call->tensors, [&](const TensorSpec& spec) {
-      const Origin* origin = spec.origin.get();
-      if (origin == nullptr) return true;
-      return origin->version == spec.version &&
-             (!origin->storage.expired() || origin->ghost || known(*origin));
-    });
-  };
-  const auto add_lineage = [&](const std::shared_ptr<Origin>& origin) {
-    // Under the lock.
-    origin->depth = depth;
-    for (const TensorSpec& spec : draft.call->tensors) {
-      if (!spec.origin || spec.origin == origin) continue;
-      auto& dependents = spec.origin->dependents;
-      if (!dependents.empty() && is_same(dependents.back(), origin)) continue;
-      if (dependents.size() >= kPrune && std::has_single_bit(dependents.size())) {
-        std::erase_if(dependents, [](const auto& dependent) { return dependent.expired(); });
-      }
-      dependents.push_back(origin);
+  for (const TensorSpec& spec : call.tensors) {
+    if (spec.origin && known(*spec.origin)) depth = std::max(depth, spec.origin->depth + 1);
+  }
+  return depth;
+}
+
+void Lineages::add_dependent(const Call& call, const std::shared_ptr<Origin>& origin) {
+  for (const TensorSpec& spec : call.tensors) {
+    if (!spec.origin || spec.origin == origin) continue;
+    auto& dependents = spec.origin->dependents;
+    if (!dependents.empty() && is_same(dependents.back(), origin)) continue;
+    if (dependents.size() >= kPrune && std::has_single_bit(dependents.size())) {
+      std::erase_if(dependents, [](const auto& dependent) { return dependent.expired(); });
     }
-  };
+    dependents.push_back(origin);
+  }
+}
+
+void Lineages::commit_write(const Draft& draft, std::uint32_t most_depth) {
   Trash trash;
+  const Guard guard(mutex_);
+  const std::uint32_t depth = depth_of(*draft.call);
+  Origin& origin = *draft.target;
+  auto before = std::exchange(origin.calls_before, {});
+  if (draft.overwrites) {
+    trash.lineages.push_back(std::exchange(before, {}));
+    origin.result = Origin::kNoResult;
+  } else if (before.empty()) {
+    return;
+  }
+  if (depth > most_depth || before.size() >= kMostCalls || !all_there(*draft.call)) {
+    trash.lineages.push_back(std::move(before));
+    return;
+  }
+  origin.depth = std::max(depth, draft.overwrites ? 0 : origin.depth);
+  origin.calls = std::move(before);
+  origin.calls.push_back(draft.call);
+  add_dependent(*draft.call, draft.target);
+}
+
+void Lineages::commit_results(const Draft& draft, const c10::Stack& stack, std::size_t base,
+                              std::uint32_t most_depth) {
+  std::uint32_t depth = 0;
   {
     const Guard guard(mutex_);
-    for (const TensorSpec& spec : draft.call->tensors) {
-      if (spec.origin && known(*spec.origin)) {
-        depth = std::max(depth, spec.origin->depth + 1);
-      }
-    }
-    if (draft.target) {
-      Origin& origin = *draft.target;
-      auto before = std::exchange(origin.calls_before, {});
-      if (draft.overwrites) {
-        trash.lineages.push_back(std::exchange(before, {}));
-        origin.result = Origin::kNoResult;
-      } else if (before.empty()) {
-        return;
-      }
-      if (depth > most_depth || before.size() >= kMostCalls || !all_there()) {
-        trash.lineages.push_back(std::move(before));
-        return;
-      }
-      depth = std::max(depth, draft.overwrites ? 0 : origin.depth);
-      origin.calls = std::move(before);
-      origin.calls.push_back(draft.call);
-      add_lineage(draft.target);
-      return;
-    }
-    if (depth > most_depth) return;
+    depth = depth_of(*draft.call);
   }
+  if (depth > most_depth) return;
   for (std::size_t i = base; i < stack.size(); ++i) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor& result = stack[i].toTensor();
@@ -243,16 +265,20 @@ void Lineages::commit(Draft draft, const c10::Stack& stack, std::size_t base,
       origin = origin_of(*block, *storage);
     }
     const Guard guard(mutex_);
-    if (!origin->calls.empty() || !all_there()) continue;
+    if (!origin->calls.empty() || !all_there(*draft.call)) continue;
     origin->calls = {draft.call};
     origin->result = i - base;
-    add_lineage(origin);
+    origin->depth = depth;
+    add_dependent(*draft.call, origin);
   }
 }
 
-void Lineages::save_statistics(Call& call, const c10::Stack& stack, std::size_t base) {
+void Lineages::save_results(const FusedRule& rule, Call& call, const c10::Stack& stack,
+                            std::size_t base) {
+  const std::size_t count = rule.saves(call.info->fused.role);
+  if (count == 0) return;
   // Of the first result's inputs these are all; small, or it is simply run again.
-  for (std::size_t i = base + 1; i < std::min(base + 3, stack.size()); ++i) {
+  for (std::size_t i = base + 1; i < std::min(base + 1 + count, stack.size()); ++i) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) break;
     const at::Tensor& tensor = stack[i].toTensor();
     TensorSpec spec;
@@ -262,8 +288,11 @@ void Lineages::save_statistics(Call& call, const c10::Stack& stack, std::size_t 
     }
     call.saved.push_back(std::move(spec));
   }
-  if (call.saved.size() == 2) call.rounding = manager_.norm_checks().rounding_of(call);
-  if (call.rounding == Rounding::kOther) call.saved.clear();
+  if (call.saved.size() == count && rule.settle(call)) {
+    call.saved_for = &rule;
+  } else {
+    call.saved.clear();
+  }
 }
 
 }  // namespace lms::torch
