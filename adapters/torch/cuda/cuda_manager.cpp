@@ -54,7 +54,8 @@ CudaManager::CudaManager(int index)
     : DeviceManager(engine_, *this),
       device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
       engine_({}, *this, std::make_unique<LruPolicy>(), this),
-      kernels_(index) {
+      kernels_(index),
+      owners_(index) {
   fused_ = make_fused_rules(device_, kernels_);
   arenas().at(static_cast<std::size_t>(index)) = this;
 }
@@ -110,24 +111,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
     host_.emplace(
         HostArena::Options{.limit = host_limit, .numa_node = cuda::numa_node(device_.index())},
         std::make_shared<cuda::Pinning>());
-    std::lock_guard facts(facts_mutex_);
-    segments_.clear();
-    owners_.clear();
-    users_.clear();
-    for (const auto& segment : native->snapshot({0, 0}, false).segments) {
-      if (segment.device != device_.index()) continue;
-      if (segment.owner_private_pool_id != c10::MempoolId_t{0, 0}) {
-        // A graph's, that was captured before: it has the addresses.
-        auto address = static_cast<std::uintptr_t>(segment.address);
-        for (const auto& block : segment.blocks) {
-          if (block.allocated) excluded_.insert(reinterpret_cast<const void*>(address));
-          address += block.size;
-        }
-      }
-      if (segment.stream == nullptr) continue;
-      segments_.push_back({segment.address, segment.address + segment.total_size,
-                           static_cast<cudaStream_t>(segment.stream)});
-    }
+    owners_.start();
   } else if (settings.host_limit >= 0) {
     host_->set_limit(host_limit);
   }
@@ -223,8 +207,7 @@ bool CudaManager::may_manage(const c10::StorageImpl& storage) {
   // Only memory of our arena or PyTorch's own allocator: not IPC, not from_blob, not another
   // library's.
   if (data.get() == nullptr || !on_device(data) || data.get() != data.get_context()) return false;
-  std::lock_guard facts(facts_mutex_);
-  return !excluded_.contains(data.get());
+  return !owners_.is_pooled(data.get());
 }
 
 Block* CudaManager::find(EngineLock& /*lock*/, c10::StorageImpl& storage) {
@@ -303,47 +286,12 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
 void CudaManager::note_allocation(void* data, Bytes bytes) {
   const bool pooled = in_pool();
   if (!pooled && bytes < min_block()) return;
-  std::lock_guard facts(facts_mutex_);
-  if (pooled) {
-    excluded_.insert(data);
-    if (excluded_.size() >= prune_excluded_at_) prune_excluded();
-  } else if (!excluded_.empty()) {
-    excluded_.erase(data);  // the pool has given it back
-  }
-  if (bytes < min_block()) return;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  // What a segment from before start() says of its addresses ends with them.
-  if (stream != nullptr || !segments_.empty()) {
-    owners_[data] = stream;
-  } else if (!owners_.empty()) {
-    owners_.erase(data);
-  }
-  if (!users_.empty()) users_.erase(data);
-}
-
-void CudaManager::prune_excluded() {
-  std::unordered_set<const void*> taken;
-  const auto snapshot = BridgeAllocator::instance().native()->snapshot({0, 0}, false);
-  for (const auto& segment : snapshot.segments) {
-    auto address = static_cast<std::uintptr_t>(segment.address);
-    for (const auto& block : segment.blocks) {
-      if (block.allocated) taken.insert(reinterpret_cast<const void*>(address));
-      address += block.size;
-    }
-  }
-  std::erase_if(excluded_, [&](const void* data) { return !taken.contains(data); });
-  prune_excluded_at_ = std::max(prune_excluded_at_, 2 * excluded_.size());
+  owners_.allocated(data, stream, pooled, /*large=*/bytes >= min_block());
 }
 
 cudaStream_t CudaManager::owner_of(const void* data) {
-  if (arena_ && arena_->owns(data)) return main_stream_;
-  std::lock_guard facts(facts_mutex_);
-  if (const auto found = owners_.find(data); found != owners_.end()) return found->second;
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  for (const Segment& segment : segments_) {
-    if (address >= segment.begin && address < segment.end) return segment.stream;
-  }
-  return nullptr;
+  return arena_ && arena_->owns(data) ? main_stream_.load() : owners_.owner_of(data);
 }
 
 bool CudaManager::on_device(const c10::DataPtr& data) const {

@@ -9,12 +9,12 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "adapters/torch/cuda/cuda_block.h"
 #include "adapters/torch/cuda/cuda_kernels.h"
 #include "adapters/torch/cuda/device_arena.h"
 #include "adapters/torch/cuda/lap_timer.h"
+#include "adapters/torch/cuda/native_owners.h"
 #include "adapters/torch/device_manager.h"
 #include "cuda/lane.h"
 #include "cuda/profiler.h"
@@ -133,8 +133,6 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   /// The storage still has the memory on the device that the block stands for.
   [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
   [[nodiscard]] cudaStream_t owner_of(const void* data);
-  /// With facts_mutex_.
-  void prune_excluded();
   void begin_pressure();
 
   // Lineages
@@ -213,6 +211,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   std::unique_ptr<DeviceArena> arena_;  ///< made once, kept for what still lies in it
   std::atomic<cudaStream_t> main_stream_{nullptr};
   std::atomic<bool> has_main_stream_{false};
+  std::mutex main_stream_mutex_;             ///< of who sets both; innermost
   std::atomic<std::int64_t> since_look_{0};  ///< operators since native memory was looked at
   /// Most that PyTorch's allocator has reserved since a step was timed.
   std::atomic<Bytes> native_peak_{0};
@@ -227,17 +226,7 @@ class CudaManager final : public DeviceManager, private Mover, private Meter, pr
   /// The limit was given, not found: then it is kept even where the device has more.
   std::atomic<bool> strict_{true};
 
-  std::mutex facts_mutex_;                                ///< guards the four below; innermost
-  std::unordered_map<const void*, cudaStream_t> owners_;  ///< allocations off the default stream
-  struct Segment {
-    std::uintptr_t begin, end;
-    cudaStream_t stream;
-  };
-  std::vector<Segment> segments_;             ///< off the default stream, from before start()
-  std::unordered_set<const void*> excluded_;  ///< memory of private pools
-  std::size_t prune_excluded_at_ = 1024;      ///< so many: what is free again is looked for
-  /// Streams that were said to use memory of PyTorch's allocator.
-  std::unordered_map<const void*, c10::SmallVector<cudaStream_t, 2>> users_;
+  NativeOwners owners_;
 
   std::atomic<std::int64_t> host_allocated_{0};  ///< bytes of all slots ever taken
   std::atomic<int> pools_{0};

@@ -66,7 +66,7 @@ Bytes CudaManager::planned_room() {
 bool CudaManager::serves(cudaStream_t stream) {
   if (!arena_ || limit() < kLeastLimit || (in_pool() && capturing())) return false;
   if (!has_main_stream_.load(std::memory_order_acquire)) {
-    std::lock_guard facts(facts_mutex_);
+    const std::lock_guard guard(main_stream_mutex_);
     if (!has_main_stream_) {
       main_stream_ = stream;
       has_main_stream_ = true;
@@ -268,9 +268,7 @@ bool CudaManager::record_stream(const c10::DataPtr& data, cudaStream_t stream) {
     arena_->add_user(data.get(), stream);
     return true;
   }
-  std::lock_guard facts(facts_mutex_);
-  auto& users = users_[data.get()];
-  if (std::ranges::find(users, stream) == users.end()) users.push_back(stream);
+  owners_.add_user(data.get(), stream);
   return false;
 }
 
@@ -279,12 +277,7 @@ void CudaManager::inherit_users(CudaBlock& block, const void* data) {
     for (const cudaStream_t stream : arena_->users_of(block.place)) block.record(stream);
     return;
   }
-  std::lock_guard facts(facts_mutex_);
-  if (users_.empty()) return;
-  const auto found = users_.find(data);
-  if (found == users_.end()) return;
-  for (const cudaStream_t stream : found->second) block.record(stream);
-  users_.erase(found);
+  for (const cudaStream_t stream : owners_.take_users(data)) block.record(stream);
 }
 
 c10::cuda::CUDAStream CudaManager::stream_of(cudaStream_t stream) const {
