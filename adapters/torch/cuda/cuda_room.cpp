@@ -13,7 +13,7 @@
 namespace lms::torch {
 
 template <typename Result>
-Result CudaManager::take_or_wait(const std::function<Result()>& take) {
+Result CudaMemory::take_or_wait(const std::function<Result()>& take) {
   PinHolder* const who = may_wait_as();
   bool waited = false;
   const auto end_wait = [&] {
@@ -38,9 +38,9 @@ Result CudaManager::take_or_wait(const std::function<Result()>& take) {
   }
 }
 
-template c10::DataPtr CudaManager::take_or_wait<c10::DataPtr>(const std::function<c10::DataPtr()>&);
+template c10::DataPtr CudaMemory::take_or_wait<c10::DataPtr>(const std::function<c10::DataPtr()>&);
 
-bool CudaManager::prepare_room(Bytes bytes) {
+bool CudaMemory::prepare_room(Bytes bytes) {
   EngineLock lock = engine_.lock();
   if (!engine_.make_room(lock, round_up(bytes, 512)) && strict_) return false;
   lock.unlock();
@@ -49,7 +49,8 @@ bool CudaManager::prepare_room(Bytes bytes) {
   const auto stats = native_stats(device_);
   const Bytes segment = round_up(bytes, kSegmentUnit);
   const auto fits = [&] {
-    return current(stats.reserved_bytes) + segment + (arena_ ? arena_->mapped() : 0) <= limit();
+    return current(stats.reserved_bytes) + segment + (arena_ ? arena_->mapped() : 0) <=
+           manager_.limit();
   };
   if (!fits()) {
     std::size_t largest = 1;
@@ -63,7 +64,7 @@ bool CudaManager::prepare_room(Bytes bytes) {
   return true;
 }
 
-bool CudaManager::relieve(Bytes bytes, int attempt) {
+bool CudaMemory::relieve(Bytes bytes, int attempt) {
   cuda::mark("reclaim", bytes);
   EngineLock lock = engine_.lock();
   Bytes left = 0;
@@ -72,7 +73,7 @@ bool CudaManager::relieve(Bytes bytes, int attempt) {
       left = engine_.reclaim_one(lock, bytes, 2 * bytes);
       return left > 0 || engine_.reclaim(lock, bytes) > 0;
     case 1:
-      return engine_.reclaim(lock, std::max(2 * bytes, limit() / 8)) > 0;
+      return engine_.reclaim(lock, std::max(2 * bytes, manager_.limit() / 8)) > 0;
     case 2:
       (void)engine_.reclaim(lock, INT64_MAX);
       lock.unlock();
@@ -84,23 +85,23 @@ bool CudaManager::relieve(Bytes bytes, int attempt) {
 }
 
 template <typename Result>
-Result CudaManager::with_room(std::size_t size, const std::function<Result()>& allocate) {
+Result CudaMemory::with_room(std::size_t size, const std::function<Result()>& allocate) {
   const auto bytes = static_cast<Bytes>(size);
-  if (bytes == 0 || (in_pool() && capturing())) return allocate();
+  if (bytes == 0 || (in_pool() && manager_.capturing())) return allocate();
   try {
     if (Result result = take_or_wait<Result>([&] { return try_with_room(bytes, allocate); })) {
       return result;
     }
   } catch (const TierFull& full) {
-    throw_out_of_memory(*this, bytes, full.what());
+    throw_out_of_memory(manager_, bytes, full.what());
   }
-  throw_out_of_memory(*this, bytes, "");
+  throw_out_of_memory(manager_, bytes, "");
 }
 
 template <typename Result>
-Result CudaManager::try_with_room(Bytes bytes, const std::function<Result()>& allocate) {
+Result CudaMemory::try_with_room(Bytes bytes, const std::function<Result()>& allocate) {
   {
-    if (bytes < std::min(kLarge, min_block())) {
+    if (bytes < std::min(kLarge, manager_.min_block())) {
       try {
         return allocate();
       } catch (const c10::OutOfMemoryError&) {
@@ -143,11 +144,11 @@ Result CudaManager::try_with_room(Bytes bytes, const std::function<Result()>& al
   return {};
 }
 
-template c10::DataPtr CudaManager::with_room<c10::DataPtr>(std::size_t,
-                                                           const std::function<c10::DataPtr()>&);
-template void* CudaManager::with_room<void*>(std::size_t, const std::function<void*()>&);
+template c10::DataPtr CudaMemory::with_room<c10::DataPtr>(std::size_t,
+                                                          const std::function<c10::DataPtr()>&);
+template void* CudaMemory::with_room<void*>(std::size_t, const std::function<void*()>&);
 
-void CudaManager::reclaim_everything() {
+void CudaMemory::reclaim_everything() {
   try {
     EngineLock lock = engine_.lock();
     (void)engine_.reclaim(lock, INT64_MAX);
@@ -158,7 +159,7 @@ void CudaManager::reclaim_everything() {
   BridgeAllocator::instance().emptyCache({0, 0});
 }
 
-Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
+Bytes CudaMemory::least_limit(Bytes needed, Bytes requested) {
   // PyTorch's allocator takes memory from the driver in segments: 2 MiB for small allocations, 20
   // for those below 10, else in steps of 2. What is reserved after a reclaim is in use.
   constexpr Bytes kSmallLimit = kMiB;
@@ -169,18 +170,19 @@ Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
                                                    : round_up(requested, kSegmentUnit);
   const Bytes reserved = current(native_stats(device_).reserved_bytes);
   const Bytes native = reserved + (arena_ ? arena_->used() : 0) + segment;
-  if (!arena_ || requested < min_block()) return std::max(needed, native);
+  if (!arena_ || requested < manager_.min_block()) return std::max(needed, native);
   // The arena takes memory in chunks, and leaves slack(limit) of what is not reserved.
   const Bytes chunks = reserved + round_up(arena_->used() + requested, arena_->page());
   return std::max({needed, native, chunks + slack(chunks + kSlack)});
 }
 
-Bytes CudaManager::ample_limit(Bytes requested) {
+Bytes CudaMemory::ample_limit(Bytes requested) {
   // Whatever lies in pieces now: a segment more, or a stretch of new pages behind all the others,
   // and what is left to PyTorch's allocator of a limit that much larger.
   const Bytes page = arena_ ? arena_->page() : kSegmentUnit;
   const Bytes growth = round_up(std::max<Bytes>(requested, 10 * kSegmentUnit), page) + page;
-  return limit() + growth + slack(limit() + growth + kSlack) - slack(limit());
+  return manager_.limit() + growth + slack(manager_.limit() + growth + kSlack) -
+         slack(manager_.limit());
 }
 
 }  // namespace lms::torch
