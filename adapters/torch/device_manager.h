@@ -12,17 +12,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "adapters/torch/fused/norm_check.h"
+#include "adapters/torch/fused/rule.h"
 #include "adapters/torch/operators/repeatable.h"
 #include "engine/engine.h"
 #include "pilot/pilot.h"
 
 namespace lms::torch {
 
-class SinglePasses;
 class Lineages;
-struct OpInfo;
 
 /// The storages of one device and the engine that keeps their state. Lives as long as the
 /// process, because storages that it has touched may outlive disable(); start() and stop() turn
@@ -74,17 +73,10 @@ class DeviceManager {
   /// known.
   virtual bool clear_what_failed() { return false; }
 
-  /// What running the operator again takes. Its arguments are the last on the stack.
-  [[nodiscard]] virtual ReplayCost replay_cost(const OpInfo& /*info*/,
-                                               const c10::Stack& /*stack*/) const {
-    return {};
+  /// How the operator can be computed again by a kernel of LMS's own; null: in no such way here.
+  [[nodiscard]] FusedRule* fused_rule(const OpInfo& info) const {
+    return info.fused.rule < fused_.size() ? fused_[info.fused.rule].get() : nullptr;
   }
-  /// Kernels that run several calls of a lineage at once; null: there are none.
-  [[nodiscard]] virtual NormChains* norm_chains() { return nullptr; }
-  /// Kernels for products, sums, and what is converted; null: there are none.
-  [[nodiscard]] virtual SinglePasses* single_passes() { return nullptr; }
-  /// Which batch norms the first compute bit by bit.
-  [[nodiscard]] NormChecks& norm_checks() { return norm_checks_; }
   /// Whoever owns the block's bytes will hear of it when its storage dies.
   [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }
 
@@ -157,7 +149,7 @@ class DeviceManager {
   std::atomic<bool> drops_everything_{false};
   std::atomic<bool> other_algorithms_{false};
   ChangedAlgorithms changed_algorithms_;
-  NormChecks norm_checks_;
+  std::vector<std::unique_ptr<FusedRule>> fused_;  ///< of the device; none: it has no kernels
   std::atomic<bool> on_{false};
   std::atomic<Bytes> min_block_{kMiB};
   std::atomic<Bytes> limit_{0};

@@ -125,14 +125,18 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
   if (!replays) manager.pilot().touch(lock, uses);
 }
 
+void Pins::release_on(EngineLock& lock, DeviceManager& manager) noexcept {
+  while (!held_.empty() && held_.back().manager == &manager) {
+    manager.engine().unpin(lock, {&held_.back().use, 1});
+    held_.pop_back();
+  }
+}
+
 void Pins::release() noexcept {
   while (!held_.empty()) {
     DeviceManager* manager = held_.back().manager;
     EngineLock lock = manager->engine().lock();
-    while (!held_.empty() && held_.back().manager == manager) {
-      manager->engine().unpin(lock, {&held_.back().use, 1});
-      held_.pop_back();
-    }
+    release_on(lock, *manager);
   }
 }
 
@@ -140,10 +144,7 @@ void Pins::release_after_operator(PinHolder* holder) {
   while (!held_.empty()) {
     DeviceManager* manager = held_.back().manager;
     EngineLock lock = manager->engine().lock();
-    while (!held_.empty() && held_.back().manager == manager) {
-      manager->engine().unpin(lock, {&held_.back().use, 1});
-      held_.pop_back();
-    }
+    release_on(lock, *manager);
     if (holder != nullptr) manager->engine().leave(lock, *holder);
     manager->engine().operator_ended(lock);
   }

@@ -56,6 +56,8 @@ class Pins {
   };
   void add_on(DeviceManager& manager, std::span<const StorageUse> storages,
               const std::optional<c10::Stream>& stream);
+  /// The last of those that are held, as many as are the manager's.
+  void release_on(EngineLock& lock, DeviceManager& manager) noexcept;
   [[nodiscard]] bool holds(const Block* block, bool writes) const;
 
   std::vector<Held> held_;

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "tiers/file_store.h"
+#include "tiers/paged_region.h"
 
 namespace lms::testing {
 
@@ -50,6 +51,12 @@ inline std::vector<char> pattern(Bytes n, unsigned seed) {
 
 inline void copy_to(void* memory, const std::vector<char>& bytes) {
   if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
+}
+
+inline PagedRegion filled(const std::vector<char>& bytes) {
+  auto region = PagedRegion::make(static_cast<Bytes>(bytes.size()));
+  copy_to(region.data(), bytes);
+  return region;
 }
 
 inline bool same(const void* memory, const std::vector<char>& expected) {

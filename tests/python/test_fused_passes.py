@@ -107,9 +107,7 @@ def test_conversions(shape: tuple[int, ...], dtype: torch.dtype, offset: int) ->
 @pytest.mark.parametrize("offset", [0, 1, 8])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(1037,), (8, 64), (11, 5, 7), (130, 2048)], ids=str)
-def test_sums(
-    shape: tuple[int, ...], dtype: torch.dtype, offset: int, narrow_first: bool
-) -> None:
+def test_sums(shape: tuple[int, ...], dtype: torch.dtype, offset: int, narrow_first: bool) -> None:
     random = torch.Generator().manual_seed(len(shape))
     count = torch.Size(shape).numel() + offset
     x, y = any_bits(count, torch.float32, random), any_bits(count, dtype, random).flip(0)

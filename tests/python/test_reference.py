@@ -30,7 +30,7 @@ def test_the_page_is_what_the_code_says():
     pinned = (ROOT / "tools" / "requirements" / "torch.txt").read_text()
     version = torch.__version__.split("+")[0]
     if f"torch=={version}\n" not in pinned:
-        pytest.skip(f"the page lists the operators of the pinned PyTorch, not of {version}")
+        pytest.skip(f"{version} is not the pinned PyTorch, whose operators the page lists")
     script = reference()
     assert script.page() == script.PATH.read_text(), "make reference writes it anew"
 

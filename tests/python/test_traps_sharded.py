@@ -64,6 +64,4 @@ def _worker(rank: int, folder: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_fully_shard(tmp_path: Path) -> None:
     """Two processes, whose gathered weights are smaller than a block."""
-    if not dist.is_available() or not dist.is_gloo_available():
-        pytest.skip("gloo is not built in")
     multiprocessing.spawn(_worker, args=(str(tmp_path),), nprocs=2)

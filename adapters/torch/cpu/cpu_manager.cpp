@@ -5,44 +5,20 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "adapters/torch/backends.h"
+#include "adapters/torch/cpu/cpu_mover.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
-#include "pilot/pilot.h"
-#include "plan/timing/measured.h"
-#include "tiers/digest.h"
-#include "tiers/file_store.h"
-#include "tiers/paged_region.h"
 
 namespace lms::torch {
 namespace {
 
 class CpuManager;
-
-/// One allocation of the CPU allocator: its address never changes, its bytes may be in the file.
-class CpuBlock final : public StorageBlock {
- public:
-  CpuBlock(CpuManager& manager, PagedRegion memory, Bytes size)
-      : StorageBlock(size), region(std::move(memory)), manager_(manager) {}
-
-  void forgotten() noexcept override;
-
-  PagedRegion region;
-  Digest dropped;  ///< of the bytes that were dropped, while they are
-
- private:
-  CpuManager& manager_;
-};
 
 /// Frees what CpuAllocator::allocate() returned. The context is the pointer itself, as users of raw
 /// allocations (oneDNN) insist, so the block is found by its address.
@@ -65,123 +41,13 @@ class CpuAllocator final : public c10::Allocator {
   CpuManager& manager_;
 };
 
-class CpuMover final : public Mover {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  /// Bytes moved, and the time for which the caller stood still for them.
-  struct Moved {
-    std::atomic<Bytes> bytes{0};
-    std::atomic<std::int64_t> ns{0};
-    std::atomic<std::int64_t> copying_ns{0};  ///< of these, what moved bytes
-
-    void add(Bytes more, Clock::time_point since) {
-      const auto took =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since).count();
-      bytes += more;
-      ns += took;
-      if (more > 0) copying_ns += took;
-    }
-    [[nodiscard]] double bytes_per_ms() const {
-      return static_cast<double>(bytes) * 1e6 / static_cast<double>(copying_ns);
-    }
-  };
-
-  std::optional<Bytes> page_out(Block& block, bool clean) override {
-    mark_pressed();
-    manager->pilot().wake();
-    const auto began = Clock::now();
-    const Bytes bytes = region(block).leave(*store, !clean);
-    if (bytes > 0) manager->note_below(store->stats().used);
-    out.add(bytes, began);
-    note_copy(block, bytes, /*is_out=*/true, began);
-    return bytes;
-  }
-  std::optional<Bytes> page_in(Block& block, bool /*ahead*/) override {
-    const auto began = Clock::now();
-    const Bytes bytes = region(block).come_back(*store, /*keep_copy=*/true);
-    block.has_copy = region(block).has_copy();
-    in.add(bytes, began);
-    note_copy(block, bytes, /*is_out=*/false, began);
-    return bytes;
-  }
-  bool usable_below(Block& block) override { return region(block).usable_below(*store); }
-  void drop_copy(Block& block) noexcept override { region(block).drop_copy(); }
-  bool drop(Block& base, Bytes most) override {
-    auto& block = static_cast<CpuBlock&>(base);
-    if (!lineages->drop(block, most)) return false;
-    try {
-      block.dropped = digest(block.region.data(), block);
-      block.region.discard();
-    } catch (...) {
-      lineages->made(block);
-      throw;
-    }
-    return true;
-  }
-  bool rematerialise(Block& base, const std::function<void()>& take) override;
-  bool copy_matches(Block& block) override {
-    // The file's bytes, read beside those in memory.
-    PagedRegion& memory = region(block);
-    return memory.copy_matches(*store);
-  }
-
-  std::unique_ptr<FileStore> store;
-  DeviceManager* manager = nullptr;
-  Lineages* lineages = nullptr;
-  Moved out;
-  Moved in;
-
-  static double ms_of(Clock::time_point time) {
-    return std::chrono::duration<double, std::milli>(time.time_since_epoch()).count();
-  }
-  /// Copies are noted from now on, by the clock of ms_of().
-  void start_copies() {
-    const std::lock_guard guard(copies_mutex_);
-    copies_.clear();
-    noting_ = true;
-  }
-  /// What is used where it lies, in the file, would be written there before a child's eyes.
-  void fetch_for_fork(Block& block) noexcept {
-    try {
-      (void)region(block).come_back(*store, /*keep_copy=*/false);
-    } catch (const std::exception&) {
-      // There is no memory: the child sees what the parent writes.
-    }
-  }
-  void before_fork() { copies_mutex_.lock(); }
-  void after_fork() { copies_mutex_.unlock(); }
-  std::vector<MeasuredCopy> stop_copies() {
-    const std::lock_guard guard(copies_mutex_);
-    noting_ = false;
-    return std::exchange(copies_, {});
-  }
-
- private:
-  void note_copy(const Block& block, Bytes bytes, bool is_out, Clock::time_point began) {
-    if (!noting_ || bytes == 0) return;
-    const std::lock_guard guard(copies_mutex_);
-    copies_.push_back({block.uid, bytes, is_out, ms_of(began), ms_of(Clock::now())});
-  }
-
-  std::atomic<bool> noting_{false};
-  std::mutex copies_mutex_;
-  std::vector<MeasuredCopy> copies_;
-
-  static Digest digest(const void* data, const CpuBlock& block) {
-    return digest_of(data, static_cast<std::size_t>(block.region.size()));
-  }
-  static PagedRegion& region(Block& block) { return static_cast<CpuBlock&>(block).region; }
-};
-
 class CpuManager final : public DeviceManager, private PilotDevice {
  public:
   CpuManager()
       : DeviceManager(engine_, *this),
+        mover_(*this, [this](c10::StorageImpl& made, CpuBlock& to) { return adopt(made, to); }),
         engine_({}, mover_, std::make_unique<LruPolicy>()),
         allocator_(*this) {
-    mover_.manager = this;
-    mover_.lineages = &lineages();
     pthread_atfork([] { instance->before_fork(); }, [] { instance->after_fork(); },
                    [] { instance->in_child(); });
     instance = this;
@@ -336,7 +202,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     if (!fits) throw_out_of_memory(*this, size, reason);
     std::unique_ptr<CpuBlock> block;
     try {
-      block = std::make_unique<CpuBlock>(*this, PagedRegion::make(static_cast<Bytes>(bytes)), size);
+      block =
+          std::make_unique<CpuBlock>(blocks_, PagedRegion::make(static_cast<Bytes>(bytes)), size);
     } catch (...) {
       EngineLock lock = engine_.lock();
       engine_.unreserve(lock, size);
@@ -381,55 +248,14 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   static inline CpuManager* instance = nullptr;  ///< callbacks of C have no context
 
  private:
-  friend class CpuBlock;
-
   // PilotDevice
-  struct Lap {
-    double ms;       ///< the time
-    double stalled;  ///< of all time, what was spent with copies
-  };
-  [[nodiscard]] Lap now() const {
-    return {CpuMover::ms_of(CpuMover::Clock::now()),
-            static_cast<double>(mover_.out.ns + mover_.in.ns) / 1e6};
-  }
-  void start_laps() override {
-    mover_.start_copies();
-    laps_ = {now()};
-    begins_ = {laps_.front()};
-  }
-  void lap() override {
-    laps_.push_back(now());
-    begins_.push_back(laps_.back());
-  }
-  void restart_lap() override { begins_.back() = now(); }
-  void drop_laps() override { (void)mover_.stop_copies(); }
-  Laps finish_laps() override {
-    Laps result;
-    for (std::size_t i = 1; i < laps_.size(); ++i) {
-      const double end = laps_[i].ms - laps_.front().ms;
-      const double whole = laps_[i].ms - laps_[i - 1].ms;
-      const Lap& begin = begins_[i - 1];
-      const double before = begin.ms - laps_[i - 1].ms;
-      const double stood = std::clamp(before + laps_[i].stalled - begin.stalled, 0.0, whole);
-      result.operators.push_back(
-          {.begin_ms = end - (whole - stood), .end_ms = end, .waited_ms = stood});
-    }
-    for (MeasuredCopy copy : mover_.stop_copies()) {
-      if (copy.begin_ms > laps_.back().ms) continue;  // the next step's
-      copy.begin_ms -= laps_.front().ms;
-      copy.end_ms -= laps_.front().ms;
-      result.copies.push_back(copy);
-    }
-    return result;
-  }
+  void start_laps() override { mover_.timer.start(); }
+  void lap() override { mover_.timer.lap(); }
+  void restart_lap() override { mover_.timer.restart_lap(); }
+  void drop_laps() override { mover_.timer.drop(); }
+  Laps finish_laps() override { return mover_.timer.finish(); }
   Room room() override { return {.arena = limit(), .addresses = false}; }
-  LinkModel link() override {
-    LinkModel link;
-    if (mover_.out.bytes > 0) link.out_bytes_per_ms = mover_.out.bytes_per_ms();
-    if (mover_.in.bytes > 0) link.in_bytes_per_ms = mover_.in.bytes_per_ms();
-    link.both_bytes_per_ms = std::min(link.out_bytes_per_ms, link.in_bytes_per_ms) / 2;
-    return link;
-  }
+  LinkModel link() override { return mover_.timer.link(); }
   void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override {
     lineages().remake_ghost(uid, addresses);
   }
@@ -459,12 +285,12 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     });
     lineages().before_fork();
     pilot_.before_fork();
-    mover_.before_fork();
+    mover_.timer.before_fork();
     if (mover_.store) mover_.store->on_fork_prepare();
   }
   void after_fork() {
     if (mover_.store) mover_.store->on_fork_parent();
-    mover_.after_fork();
+    mover_.timer.after_fork();
     pilot_.after_fork();
     lineages().after_fork();
     fork_lock_.reset();
@@ -475,7 +301,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     if (mover_.store) mover_.store->on_fork_child();
     engine_.for_each(*fork_lock_,
                      [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
-    mover_.after_fork();
+    mover_.timer.after_fork();
     pilot_.in_child();
     lineages().after_fork();
     engine_.in_child(*fork_lock_);
@@ -491,46 +317,14 @@ class CpuManager final : public DeviceManager, private PilotDevice {
 
   CpuMover mover_;
   Engine engine_;
-  std::unordered_map<const void*, CpuBlock*> blocks_;  ///< by address; the engine's lock
+  CpuBlocks blocks_;
   CpuAllocator allocator_;
   std::unique_ptr<EngineLock> fork_lock_;
   std::atomic<bool> forked_{false};    ///< a child, which has not been enabled itself
   std::atomic<bool> computes_{false};  ///< such a child, and something was dropped at the fork
-  std::vector<Lap> begins_;            ///< of the operators after each of laps_
-  std::vector<Lap> laps_;  ///< guarded by the pilot's mode: written while timing, read after
   std::atomic<std::int64_t> from_driver_{0};
   std::atomic<std::int64_t> from_reclaim_{0};
 };
-
-// Kernels make new memory; a tensor's address on the CPU never changes.
-bool CpuMover::rematerialise(Block& base, const std::function<void()>& take) {
-  auto& block = static_cast<CpuBlock&>(base);
-  Lineages::Made made = lineages->remake(block, {});
-  if (digest(made.storage->data(), block) != block.dropped) {
-    throw Error("LMS: " + format_bytes(block.size) +
-                " that were computed again have other contents than before: somebody has written "
-                "them, or what they are computed from, by a pointer that LMS did not see; call "
-                "torch.ops.lms.access(tensor) before, or turn recompute off");
-  }
-  if (CpuManager::instance->adopt(*made.storage, block)) {
-    made.pins.release();  // it counts no more, and the block does not yet
-    try {
-      take();
-    } catch (...) {
-      block.region.discard();
-      throw;
-    }
-  } else {
-    take();
-    block.region.renew();
-    std::memcpy(block.region.data(), made.storage->data(),
-                static_cast<std::size_t>(block.region.size()));
-  }
-  lineages->made(block);
-  return true;
-}
-
-void CpuBlock::forgotten() noexcept { manager_.blocks_.erase(region.data()); }
 
 void delete_memory(void* data) { CpuManager::instance->free(data); }
 

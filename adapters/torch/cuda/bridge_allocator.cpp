@@ -10,8 +10,10 @@
 namespace lms::torch {
 namespace {
 
-CudaManager* manager_on(c10::DeviceIndex index) {
-  return static_cast<CudaManager*>(active_manager({c10::DeviceType::CUDA, index}));
+/// Of a device that is managed; else null.
+CudaMemory* memory_of(c10::DeviceIndex index) {
+  auto* const manager = static_cast<CudaManager*>(active_manager({c10::DeviceType::CUDA, index}));
+  return manager != nullptr ? &manager->memory() : nullptr;
 }
 
 }  // namespace
@@ -35,40 +37,40 @@ void BridgeAllocator::uninstall() {
 }
 
 c10::DataPtr BridgeAllocator::allocate(size_t n) {
-  CudaManager* manager = n == 0 ? nullptr : manager_on(c10::cuda::current_device());
-  if (manager == nullptr) return native_->allocate(n);
-  if (auto data = manager->allocate(n)) return data;
-  auto data = manager->with_room<c10::DataPtr>(n, [&] { return native_->allocate(n); });
-  manager->note_allocation(data.get(), static_cast<Bytes>(n));
+  CudaMemory* memory = n == 0 ? nullptr : memory_of(c10::cuda::current_device());
+  if (memory == nullptr) return native_->allocate(n);
+  if (auto data = memory->allocate(n)) return data;
+  auto data = memory->with_room<c10::DataPtr>(n, [&] { return native_->allocate(n); });
+  memory->note_allocation(data.get(), static_cast<Bytes>(n));
   return data;
 }
 
 void* BridgeAllocator::raw_alloc(size_t n) {
-  CudaManager* manager = n == 0 ? nullptr : manager_on(c10::cuda::current_device());
-  if (manager == nullptr) return native_->raw_alloc(n);
-  return manager->with_room<void*>(n, [&] { return native_->raw_alloc(n); });
+  CudaMemory* memory = n == 0 ? nullptr : memory_of(c10::cuda::current_device());
+  if (memory == nullptr) return native_->raw_alloc(n);
+  return memory->with_room<void*>(n, [&] { return native_->raw_alloc(n); });
 }
 
 void* BridgeAllocator::raw_alloc_with_stream(size_t n, cudaStream_t stream) {
-  CudaManager* manager = n == 0 ? nullptr : manager_on(c10::cuda::current_device());
-  if (manager == nullptr) return native_->raw_alloc_with_stream(n, stream);
-  return manager->with_room<void*>(n, [&] { return native_->raw_alloc_with_stream(n, stream); });
+  CudaMemory* memory = n == 0 ? nullptr : memory_of(c10::cuda::current_device());
+  if (memory == nullptr) return native_->raw_alloc_with_stream(n, stream);
+  return memory->with_room<void*>(n, [&] { return native_->raw_alloc_with_stream(n, stream); });
 }
 
 void BridgeAllocator::emptyCache(Pool pool) {
   native_->emptyCache(pool);
   for (Index device = 0; device < c10::cuda::device_count(); ++device) {
-    if (CudaManager* manager = manager_on(device)) manager->empty_arena();
+    if (CudaMemory* memory = memory_of(device)) memory->empty_arena();
   }
 }
 
 c10::CachingDeviceAllocator::DeviceStats BridgeAllocator::getDeviceStats(Index device) {
   auto stats = native_->getDeviceStats(device);
-  CudaManager* manager = manager_on(device);
-  if (manager == nullptr || manager->arena() == nullptr) return stats;
-  const DeviceArena& arena = *manager->arena();
+  CudaMemory* memory = memory_of(device);
+  if (memory == nullptr || memory->arena() == nullptr) return stats;
+  const DeviceArena& arena = *memory->arena();
   // The two have their peaks at different times; and nothing is in use that is not reserved.
-  const auto together = [most = manager->reserved_peak()](Bytes native, Bytes ours) {
+  const auto together = [most = memory->reserved_peak()](Bytes native, Bytes ours) {
     return std::max(native, std::min(native + ours, most));
   };
   using c10::CachingAllocator::StatType;
@@ -89,29 +91,29 @@ c10::CachingDeviceAllocator::DeviceStats BridgeAllocator::getDeviceStats(Index d
 
 void BridgeAllocator::resetPeakStats(Index device) {
   native_->resetPeakStats(device);
-  if (CudaManager* manager = manager_on(device)) manager->reset_reserved_peak();
+  if (CudaMemory* memory = memory_of(device)) memory->reset_reserved_peak();
 }
 
 void BridgeAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
-  CudaManager* manager = manager_on(stream.device_index());
-  if (manager != nullptr && manager->record_stream(data, stream.stream())) return;
+  CudaMemory* memory = memory_of(stream.device_index());
+  if (memory != nullptr && memory->record_stream(data, stream.stream())) return;
   native_->recordStream(data, stream);
 }
 
 void BridgeAllocator::enablePeerAccess(Index from, Index to) {
   native_->enablePeerAccess(from, to);
-  if (CudaManager* manager = manager_on(to)) manager->allow_peer(from);
+  if (CudaMemory* memory = memory_of(to)) memory->allow_peer(from);
 }
 
 void BridgeAllocator::beginAllocateToPool(Index device, Pool pool,
                                           std::function<bool(cudaStream_t)> filter) {
-  if (CudaManager* manager = manager_on(device)) manager->begin_pool();
+  if (CudaMemory* memory = memory_of(device)) memory->begin_pool();
   native_->beginAllocateToPool(device, pool, std::move(filter));
 }
 
 void BridgeAllocator::endAllocateToPool(Index device, Pool pool) {
   native_->endAllocateToPool(device, pool);
-  if (CudaManager* manager = manager_on(device)) manager->end_pool();
+  if (CudaMemory* memory = memory_of(device)) memory->end_pool();
 }
 
 }  // namespace lms::torch

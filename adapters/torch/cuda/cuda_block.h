@@ -32,6 +32,7 @@ class CudaBlock final : public StorageBlock {
   /// While `ahead` is there, its storage's end (delete_absent) still needs the block.
   [[nodiscard]] bool alive() const override { return !storage.expired() || ahead_of_use; }
   void forgotten() noexcept override;
+  [[nodiscard]] CudaManager& manager() const { return manager_; }
 
   /// The last copy from or to the slot, after which its memory may serve others.
   [[nodiscard]] const cuda::EventPtr& last_copy() const { return slot_used; }
@@ -68,7 +69,6 @@ class CudaBlock final : public StorageBlock {
   c10::SmallVector<cudaStream_t, 2> recorded;
 
  private:
-  friend class CudaManager;
   CudaManager& manager_;
 };
 

@@ -7,43 +7,18 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <array>
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
-#include "adapters/torch/thread_state.h"
 #include "cuda/device.h"
 
 namespace lms::torch {
-namespace {
-
-constexpr std::size_t kMostDevices = 64;
-/// Addresses of an arena, in units of the device's memory.
-constexpr Bytes kAddresses = 16;
-/// Of so much memory the arena takes larger pages: each one costs some time when it is first used.
-constexpr Bytes kMostPages = 32768;
-
-/// Every manager that was ever made, for frees that know an address alone.
-std::array<std::atomic<CudaManager*>, kMostDevices>& arenas() {
-  static std::array<std::atomic<CudaManager*>, kMostDevices> table{};
-  return table;
-}
-
-}  // namespace
-
-CudaManager* CudaManager::owner_among_all(const void* data) {
-  for (const auto& entry : arenas()) {
-    CudaManager* manager = entry.load();
-    if (manager != nullptr && manager->arena_ && manager->arena_->owns(data)) return manager;
-  }
-  return nullptr;
-}
 
 void CudaBlock::forgotten() noexcept {
-  if (place != nullptr) manager_.arena_->unlink(place, this);
+  if (place != nullptr) manager_.memory_.arena()->unlink(place, this);
   if (auto found = manager_.blocks_.find(key);
       found != manager_.blocks_.end() && found->second == this) {
     manager_.blocks_.erase(found);
@@ -51,12 +26,14 @@ void CudaBlock::forgotten() noexcept {
 }
 
 CudaManager::CudaManager(int index)
-    : DeviceManager(engine_, *this),
+    : DeviceManager(engine_, pilot_device_),
       device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
-      engine_({}, *this, std::make_unique<LruPolicy>(), this),
-      norm_kernels_(index),
-      pass_kernels_(index) {
-  arenas().at(static_cast<std::size_t>(index)) = this;
+      kernels_(index),
+      memory_(*this, engine_, device_),
+      mover_(*this, engine_, memory_, device_),
+      pilot_device_(*this, memory_, device_),
+      engine_({}, mover_, std::make_unique<LruPolicy>(), &memory_) {
+  fused_ = make_fused_rules(device_, kernels_);
 }
 
 void CudaManager::start(const Options& settings) {
@@ -73,7 +50,7 @@ void CudaManager::start(const Options& settings) {
     start_with(settings, /*was_on=*/false);
   } catch (...) {
     on_ = false;
-    host_.reset();
+    mover_.stop();
     bridge.native()->setMemoryFraction(fraction_before_, device_.index());
     bridge.uninstall();
     throw;
@@ -94,42 +71,10 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   const Bytes host_limit =
       settings.host_limit >= 0 ? settings.host_limit : available_memory() / 5 * 4;
   if (!was_on) {
-    native_deleter_ = native->raw_deleter();
-    if (!out_) out_.emplace(device_.index(), /*out=*/true);
-    if (!in_) in_.emplace(device_.index(), /*out=*/false);
-    if (!arena_) {
-      try {
-        Bytes page = cuda::VirtualMemory::kUnit;
-        while (limit / page > kMostPages) page *= 2;
-        arena_ = std::make_unique<DeviceArena>(device_.index(),
-                                               kAddresses * static_cast<Bytes>(total), page);
-      } catch (const Error&) {
-        // A device or driver without virtual memory management: PyTorch's allocator does it all.
-      }
-    }
-    host_.emplace(
-        HostArena::Options{.limit = host_limit, .numa_node = cuda::numa_node(device_.index())},
-        std::make_shared<cuda::Pinning>());
-    std::lock_guard facts(facts_mutex_);
-    segments_.clear();
-    owners_.clear();
-    users_.clear();
-    for (const auto& segment : native->snapshot({0, 0}, false).segments) {
-      if (segment.device != device_.index()) continue;
-      if (segment.owner_private_pool_id != c10::MempoolId_t{0, 0}) {
-        // A graph's, that was captured before: it has the addresses.
-        auto address = static_cast<std::uintptr_t>(segment.address);
-        for (const auto& block : segment.blocks) {
-          if (block.allocated) excluded_.insert(reinterpret_cast<const void*>(address));
-          address += block.size;
-        }
-      }
-      if (segment.stream == nullptr) continue;
-      segments_.push_back({segment.address, segment.address + segment.total_size,
-                           static_cast<cudaStream_t>(segment.stream)});
-    }
+    memory_.start(limit, static_cast<Bytes>(total));
+    mover_.start(host_limit);
   } else if (settings.host_limit >= 0) {
-    host_->set_limit(host_limit);
+    mover_.set_limit(host_limit);
   }
   if (!was_on || settings.host_limit >= 0) host_limit_ = host_limit;
   limit_ = limit;
@@ -143,7 +88,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   } else {
     engine_.set_policy(lock, std::make_unique<LruPolicy>());
   }
-  strict_ = settings.limit >= 0;
+  memory_.set_strict(settings.limit >= 0);
   drops_everything_ = settings.stress && settings.drop;
   other_algorithms_ = settings.other_algorithms;
   on_ = true;
@@ -151,11 +96,11 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   lock.unlock();
   if (reserved > limit) native->emptyCache({0, 0});
   try {
-    yield_to_native(0);
+    memory_.yield_to_native(0);
   } catch (const TierFull&) {
     // As in make_room_at_start().
   }
-  update_capacity();
+  memory_.update_capacity();
   pilot_.start({.enabled = settings.plan && !settings.stress,
                 .limit = limit,
                 .in_foreground = settings.plan_at_once,
@@ -165,7 +110,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
     native->resetPeakStats(device_.index());
     lock.lock();
     engine_.reset_peak(lock);
-    reset_reserved_peak();
+    memory_.reset_reserved_peak();
   }
 }
 
@@ -188,20 +133,20 @@ void CudaManager::stop() {
     engine_.set_options(lock, {.limit = no_limit, .verify = false});
     limit_ = no_limit;
     lock.unlock();
-    update_capacity();
+    memory_.update_capacity();
     lock.lock();
     if (const Bytes left = engine_.return_all(lock); left > 0) {
       engine_.set_options(lock, options);
       limit_ = options.limit;
       lock.unlock();
-      update_capacity();
+      memory_.update_capacity();
       const auto total = bridge.getMemoryInfo(device_.index()).second;
       bridge.native()->setMemoryFraction(fraction_of(options.limit, total), device_.index());
       throw OutOfMemory("LMS: cannot disable on " + device_.str() + ": " + format_bytes(left) +
                         " are on the host and do not fit the device; they stay managed. Free "
                         "tensors, or move them to the CPU, and disable again");
     }
-    arrive_all(lock, held);
+    mover_.arrive_all(lock, held);
     std::vector<Block*> all;
     engine_.for_each(lock, [&](Block& block) { all.push_back(&block); });
     for (Block* block : all) engine_.remove(lock, *block);
@@ -210,10 +155,9 @@ void CudaManager::stop() {
   lineages().stop();
   bridge.uninstall();
   // Copies that the last page-ins queued still read the host's memory.
-  cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
-  cuda::check(cudaStreamSynchronize(out_->stream()), "cudaStreamSynchronize");
-  host_.reset();
-  empty_arena();
+  mover_.finish();
+  mover_.stop();
+  memory_.empty_arena();
 }
 
 // Storages
@@ -222,9 +166,9 @@ bool CudaManager::may_manage(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   // Only memory of our arena or PyTorch's own allocator: not IPC, not from_blob, not another
   // library's.
-  if (data.get() == nullptr || !on_device(data) || data.get() != data.get_context()) return false;
-  std::lock_guard facts(facts_mutex_);
-  return !excluded_.contains(data.get());
+  if (data.get() == nullptr || !memory_.on_device(data) || data.get() != data.get_context())
+    return false;
+  return !memory_.is_pooled(data.get());
 }
 
 Block* CudaManager::find(EngineLock& /*lock*/, c10::StorageImpl& storage) {
@@ -239,36 +183,41 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
     const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     const bool below = is_away(block.state) || block.ahead_of_use;
-    const bool mine = below ? data.get_deleter() == &delete_absent : on_device(data);
+    const bool mine =
+        below ? data.get_deleter() == &CudaMover::delete_absent : memory_.on_device(data);
     const bool in_place = below || block.place == nullptr || block.place == data.get();
     if (moving || (block.size == bytes && mine && in_place)) {
-      if (in_pool() && capturing() && !block.kept) engine_.keep(lock, block);
+      if (memory_.in_pool() && capturing() && !block.kept) engine_.keep(lock, block);
       return &block;
     }
     // resize_() and its like have given the storage other memory.
-    engine_.remove(lock, block);
-    blocks_.erase(&storage);
+    forget(lock, storage, block);
   }
   if (!on() || bytes < min_block() || bytes == 0 || !may_manage(storage)) return nullptr;
-  if (in_pool() && capturing()) return nullptr;
+  if (memory_.in_pool() && capturing()) return nullptr;
   auto& block = static_cast<CudaBlock&>(
       engine_.add(lock, std::make_unique<CudaBlock>(*this, storage, bytes)));
   blocks_.emplace(&storage, &block);
   void* data = storage._mutable_data_ptr_no_checks().get();
-  block.home = owner_of(data);
-  if (arena_ && arena_->owns(data)) {
+  block.home = memory_.owner_of(data);
+  if (DeviceArena* const arena = memory_.arena(); arena != nullptr && arena->owns(data)) {
     block.place = data;
-    block.uid = arena_->uid_of(data);
-    arena_->set_block(data, &block);
+    block.uid = arena->uid_of(data);
+    arena->set_block(data, &block);
   }
   if (block.uid == 0) block.uid = Pilot::new_uid();
   return &block;
 }
 
+void CudaManager::forget(EngineLock& lock, c10::StorageImpl& storage, CudaBlock& block) {
+  engine_.remove(lock, block);
+  blocks_.erase(&storage);
+}
+
 void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
                            const std::optional<c10::Stream>& other) {
   // capture_begin() has waited for every copy, and nothing is fetched since.
-  if (in_pool() && capturing()) return;
+  if (memory_.in_pool() && capturing()) return;
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   std::optional<cudaStream_t> second;
   if (other && other->device() == device_) second = c10::cuda::CUDAStream(*other).stream();
@@ -276,79 +225,28 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
     auto& block = static_cast<CudaBlock&>(*use.block);
     for (const cudaStream_t stream : {current, second.value_or(current)}) {
       if (block.used_on(stream)) continue;
-      if (block.copied_in) wait_on(stream, block.copied_in);
+      if (block.copied_in) memory_.wait_on(stream, block.copied_in);
       block.streams.push_back(stream);
     }
     if (block.ahead_of_use) {
-      arrive(block, *block.key);
+      mover_.arrive(block, *block.key);
       // Until now kernels that LMS cannot see may have read the copy on this stream.
       const c10::cuda::CUDAGuard guard(device_.index());
       block.slot_used = cuda::Event::record(device_.index(), current);
-      block.has_copy = block.copy_valid = keeps_copies();
-      if (!block.has_copy) drop_copy(block);
+      block.has_copy = block.copy_valid = mover_.keeps_copies();
+      if (!block.has_copy) mover_.drop_copy(block);
     }
     if (use.writes && block.has_copy) {
       // Whoever else came first has only read.
-      drop_copy(block);
+      mover_.drop_copy(block);
       block.has_copy = block.copy_valid = false;
     }
     if (use.writes && block.being_copied) {
-      wait_on(current, block.being_copied);
-      if (second) wait_on(*second, block.being_copied);
+      memory_.wait_on(current, block.being_copied);
+      if (second) memory_.wait_on(*second, block.being_copied);
       block.being_copied.reset();
     }
   }
-}
-
-void CudaManager::note_allocation(void* data, Bytes bytes) {
-  const bool pooled = in_pool();
-  if (!pooled && bytes < min_block()) return;
-  std::lock_guard facts(facts_mutex_);
-  if (pooled) {
-    excluded_.insert(data);
-    if (excluded_.size() >= prune_excluded_at_) prune_excluded();
-  } else if (!excluded_.empty()) {
-    excluded_.erase(data);  // the pool has given it back
-  }
-  if (bytes < min_block()) return;
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  // What a segment from before start() says of its addresses ends with them.
-  if (stream != nullptr || !segments_.empty()) {
-    owners_[data] = stream;
-  } else if (!owners_.empty()) {
-    owners_.erase(data);
-  }
-  if (!users_.empty()) users_.erase(data);
-}
-
-void CudaManager::prune_excluded() {
-  std::unordered_set<const void*> taken;
-  const auto snapshot = BridgeAllocator::instance().native()->snapshot({0, 0}, false);
-  for (const auto& segment : snapshot.segments) {
-    auto address = static_cast<std::uintptr_t>(segment.address);
-    for (const auto& block : segment.blocks) {
-      if (block.allocated) taken.insert(reinterpret_cast<const void*>(address));
-      address += block.size;
-    }
-  }
-  std::erase_if(excluded_, [&](const void* data) { return !taken.contains(data); });
-  prune_excluded_at_ = std::max(prune_excluded_at_, 2 * excluded_.size());
-}
-
-cudaStream_t CudaManager::owner_of(const void* data) {
-  if (arena_ && arena_->owns(data)) return main_stream_;
-  std::lock_guard facts(facts_mutex_);
-  if (const auto found = owners_.find(data); found != owners_.end()) return found->second;
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  for (const Segment& segment : segments_) {
-    if (address >= segment.begin && address < segment.end) return segment.stream;
-  }
-  return nullptr;
-}
-
-bool CudaManager::on_device(const c10::DataPtr& data) const {
-  const auto deleter = data.get_deleter();
-  return deleter == native_deleter_ || deleter == &delete_in_arena;
 }
 
 void CudaManager::emulate_link(double rate) {
@@ -366,8 +264,53 @@ void CudaManager::emulate_link(double rate) {
                        " GB/s to the device, and can only be made slower");
     }
   }
-  out_->slow_down(slow_out);
-  in_->slow_down(slow_in);
+  mover_.slow_down(slow_out, slow_in);
+}
+
+// Computing again
+
+bool CudaManager::records_here() {
+  return !capturing() && memory_.serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
+}
+
+void CudaManager::in_order(const std::function<void()>& work) {
+  const auto index = device_.index();
+  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(index).stream();
+  const cudaStream_t main = memory_.main_stream();
+  if (current == main || !memory_.has_main_stream()) {
+    work();
+    return;
+  }
+  const c10::cuda::CUDAGuard here(index);
+  cuda::Event::record(index, current)->block(main);
+  {
+    const c10::cuda::CUDAStreamGuard guard(memory_.stream_of(main));
+    work();
+  }
+  cuda::Event::record(index, main)->block(current);
+}
+
+bool CudaManager::announces_death(const Block& block) const {
+  // PyTorch's own memory dies without a word.
+  return static_cast<const CudaBlock&>(block).place != nullptr || is_away(block.state);
+}
+
+bool CudaManager::keep_for_lineages(CudaBlock& block, BlockUid uid, c10::DataPtr data) {
+  Lineages::Trash trash;  // destroyed after the lock is let go
+  EngineLock lock = engine_.lock();
+  if (!engine_.knows(lock, &block, uid) || !lineages().keep_bytes(block, trash)) {
+    (void)data.release_context();
+    return false;
+  }
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.size), std::move(data),
+      c10::cuda::CUDACachingAllocator::get(), /*resizable=*/false);
+  blocks_.erase(block.key);
+  block.key = storage.get();
+  block.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(storage);
+  blocks_.emplace(block.key, &block);
+  trash.origins.push_back(lineages().keep(block, std::move(storage)));
+  return true;
 }
 
 // Graph captures
@@ -386,10 +329,9 @@ void CudaManager::capture_begin() {
     // What does not fit stays absent; the capture fails, with words, if it needs that.
     (void)engine_.return_all(lock);
     engine_.pause(lock);
-    arrive_all(lock, held);
+    mover_.arrive_all(lock, held);
   }
-  cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
-  cuda::check(cudaStreamSynchronize(out_->stream()), "cudaStreamSynchronize");
+  mover_.finish();
   ++captures_;
 }
 
@@ -413,26 +355,10 @@ void CudaManager::add_stats(std::map<std::string, std::int64_t>& stats) {
   stats["device.bytes.freed"] = allocated.freed;
   stats["device.reserved.current"] = current(native.reserved_bytes);
   stats["device.reserved.peak"] = peak(native.reserved_bytes);
-  stats["alloc.freelist"] = from_free_list_.load();
-  stats["alloc.driver"] = from_driver_.load();
-  stats["alloc.reclaim"] = from_reclaim_.load();
-  stats["alloc.retry"] = from_retry_.load();
-  stats["host.bytes.allocated"] = stats["host.bytes.freed"] = host_allocated_.load();
-  stats["arena.bytes.current"] = arena_ ? arena_->used() : 0;
-  stats["arena.bytes.peak"] = arena_ ? arena_->peak() : 0;
-  stats["arena.reserved.current"] = arena_ ? arena_->mapped() : 0;
-  stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
-  stats["arena.joins"] = arena_ ? arena_->joins() : 0;
-  stats["arena.misplaced"] = misplaced_.load();
-  stats["replays.fused_failed"] = norm_kernels_.failures() + pass_kernels_.failures();
-  if (!host_) return;
-  const auto host = host_->stats();
-  stats["host.bytes.current"] = host.used;
-  stats["host.bytes.peak"] = host.peak_used;
-  stats["host.bytes.freed"] -= host.used;
-  stats["host.bytes.reserved"] = host.reserved;
-  stats["host.pending"] = host.pending;
-  stats["host.segments"] = host.segments;
+  memory_.add_stats(stats);
+  mover_.add_stats(stats);
+  std::int64_t& failures = stats["replays.fused_failed"];
+  for (const auto& rule : fused_) failures += rule->failures();
 }
 
 void CudaManager::reset_peak() {
@@ -442,7 +368,7 @@ void CudaManager::reset_peak() {
   }
   if (!on()) return;
   BridgeAllocator::instance().resetPeakStats(device_.index());
-  host_->reset_peak();
+  mover_.reset_peak();
 }
 
 // Backend

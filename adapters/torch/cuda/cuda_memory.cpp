@@ -1,9 +1,10 @@
-// Where device memory comes from: the arena, PyTorch's own allocator, and room made in both.
+#include "adapters/torch/cuda/cuda_memory.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <limits>
 #include <string>
@@ -12,6 +13,8 @@
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/registry.h"
+#include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
 #include "cuda/event.h"
 #include "cuda/profiler.h"
@@ -21,8 +24,6 @@ namespace {
 
 /// Sizes in the arena are multiples of this, as PyTorch's are.
 constexpr Bytes kUnit = 512;
-/// What PyTorch's allocator may grow by, for small allocations, before the arena is told: at most.
-constexpr Bytes kSlack = 16 * kMiB;
 /// Under smaller limits the arena's chunks of memory would be too coarse.
 constexpr Bytes kLeastLimit = 64 * cuda::VirtualMemory::kUnit;
 /// Operators between two looks at what PyTorch's allocator has reserved.
@@ -34,46 +35,82 @@ void raise(std::atomic<Bytes>& most, Bytes value) {
   }
 }
 
-/// The same under a limit.
-Bytes slack(Bytes limit) { return std::min(kSlack, limit / 64); }
+constexpr std::size_t kMostDevices = 64;
+/// Addresses of an arena, in units of the device's memory.
+constexpr Bytes kAddresses = 16;
+/// Of so much memory the arena takes larger pages: each one costs some time when it is first used.
+constexpr Bytes kMostPages = 32768;
+
+/// The memory of every manager that was ever made, for frees that know an address alone.
+std::array<std::atomic<CudaMemory*>, kMostDevices>& arenas() {
+  static std::array<std::atomic<CudaMemory*>, kMostDevices> table{};
+  return table;
+}
 
 }  // namespace
 
-Bytes CudaManager::in_use() const {
+CudaMemory::CudaMemory(CudaManager& manager, Engine& engine, c10::Device device)
+    : manager_(manager), engine_(engine), device_(device), owners_(device.index()) {
+  arenas().at(static_cast<std::size_t>(device.index())) = this;
+}
+
+void CudaMemory::start(Bytes limit, Bytes total) {
+  native_deleter_ = BridgeAllocator::instance().native()->raw_deleter();
+  if (!arena_) {
+    try {
+      Bytes page = cuda::VirtualMemory::kUnit;
+      while (limit / page > kMostPages) page *= 2;
+      arena_ = std::make_unique<DeviceArena>(device_.index(), kAddresses * total, page);
+    } catch (const Error&) {
+      // A device or driver without virtual memory management: PyTorch's allocator does it all.
+    }
+  }
+  owners_.start();
+}
+
+CudaMemory* CudaMemory::owner_among_all(const void* data) {
+  for (const auto& entry : arenas()) {
+    CudaMemory* memory = entry.load();
+    if (memory != nullptr && memory->arena_ && memory->arena_->owns(data)) return memory;
+  }
+  return nullptr;
+}
+
+Bytes CudaMemory::in_use() const {
   return current(native_stats(device_).allocated_bytes) + (arena_ ? arena_->used() : 0);
 }
 
-// The arena
-
-Bytes CudaManager::native_reserved() {
+Bytes CudaMemory::native_reserved() {
   const Bytes reserved = current(native_stats(device_).reserved_bytes);
   raise(native_peak_, reserved);
   raise(reserved_peak_, reserved + (arena_ ? arena_->mapped() : 0));
   return reserved;
 }
 
-void CudaManager::note_arena_growth() {
+void CudaMemory::note_arena_growth() {
   if (arena_noted_.exchange(arena_->mapped(), std::memory_order_relaxed) < arena_->mapped()) {
     (void)native_reserved();
   }
 }
 
-void CudaManager::reset_reserved_peak() {
+void CudaMemory::reset_reserved_peak() {
   if (arena_) arena_->reset_peak();
   reserved_peak_ = 0;
   (void)native_reserved();
 }
 
-Bytes CudaManager::planned_room() {
+Bytes CudaMemory::planned_room() {
   const Bytes native = std::max(native_reserved(), native_peak_.load());
-  const Bytes room = arena_->end_for(limit() - native - slack(limit())) - arena_->base();
+  const Bytes room =
+      arena_->end_for(manager_.limit() - native - slack(manager_.limit())) - arena_->base();
   return std::min(arena_->room(), room);
 }
 
-bool CudaManager::serves(cudaStream_t stream) {
-  if (!arena_ || limit() < kLeastLimit || (in_pool() && capturing())) return false;
+bool CudaMemory::serves(cudaStream_t stream) {
+  if (!arena_ || manager_.limit() < kLeastLimit || (in_pool() && manager_.capturing()))
+    return false;
   if (!has_main_stream_.load(std::memory_order_acquire)) {
-    std::lock_guard facts(facts_mutex_);
+    const std::lock_guard guard(main_stream_mutex_);
     if (!has_main_stream_) {
       main_stream_ = stream;
       has_main_stream_ = true;
@@ -82,14 +119,14 @@ bool CudaManager::serves(cudaStream_t stream) {
   return main_stream_.load(std::memory_order_relaxed) == stream;
 }
 
-void CudaManager::update_capacity() {
+void CudaMemory::update_capacity() {
   if (!arena_) return;
-  arena_->set_budget(limit() - native_reserved() - slack(limit()));
+  arena_->set_budget(manager_.limit() - native_reserved() - slack(manager_.limit()));
 }
 
-c10::DataPtr CudaManager::allocate(std::size_t n) {
+c10::DataPtr CudaMemory::allocate(std::size_t n) {
   const auto bytes = static_cast<Bytes>(n);
-  if (bytes < min_block() || in_pool() ||
+  if (bytes < manager_.min_block() || in_pool() ||
       !serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream())) {
     return {};
   }
@@ -101,46 +138,21 @@ c10::DataPtr CudaManager::allocate(std::size_t n) {
   }
   try {
     Replay* const replay = thread_state().replay;
-    const Bytes wanted = replay != nullptr ? replay->take() : pilot_.allocating(uid, size);
+    const Bytes wanted =
+        replay != nullptr ? replay->take() : manager_.pilot().allocating(uid, size);
     auto data = take_or_wait<c10::DataPtr>(
         [&] { return take_in_arena(size, uid, wanted, /*evict=*/true); });
     if (data) return data;
   } catch (const TierFull& full) {
-    pilot_.released(uid);
-    throw_out_of_memory(*this, bytes, full.what());
+    manager_.pilot().released(uid);
+    throw_out_of_memory(manager_, bytes, full.what());
   }
-  pilot_.released(uid);
+  manager_.pilot().released(uid);
   failed_ = size;
-  throw_out_of_memory(*this, bytes, "");
+  throw_out_of_memory(manager_, bytes, "");
 }
 
-template <typename Result>
-Result CudaManager::take_or_wait(const std::function<Result()>& take) {
-  PinHolder* const who = may_wait_as();
-  bool waited = false;
-  const auto end_wait = [&] {
-    if (!waited) return;
-    EngineLock lock = engine_.lock(who);
-    engine_.end_wait(lock);
-  };
-  const auto wait = [&] {
-    if (who == nullptr) return false;
-    EngineLock lock = engine_.lock(who);
-    waited = true;
-    return engine_.wait_for_others(lock);
-  };
-  try {
-    Result result = take();
-    while (!result && wait()) result = take();
-    end_wait();
-    return result;
-  } catch (...) {
-    end_wait();
-    throw;
-  }
-}
-
-bool CudaManager::clear_what_failed() {
+bool CudaMemory::clear_what_failed() {
   const Bytes bytes = failed_.exchange(0);
   try {
     return bytes > 0 && arena_ && clear_cheapest(bytes);
@@ -149,14 +161,14 @@ bool CudaManager::clear_what_failed() {
   }
 }
 
-void* CudaManager::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
+void* CudaMemory::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
   const Bytes size = round_up(bytes, kUnit);
   if (wanted < kScattered) {
     const Bytes address = arena_->base() + wanted;
     if (void* data = arena_->take_at(address, size, uid)) return data;
     return clear(address, size) ? arena_->take_at(address, size, uid) : nullptr;
   }
-  const std::vector<std::uint32_t> pages = pilot_.pages_of(wanted);
+  const std::vector<std::uint32_t> pages = manager_.pilot().pages_of(wanted);
   if (pages.empty()) return nullptr;
   if (void* data = arena_->take_on(pages, size, uid)) return data;
   const Bytes page = arena_->page();
@@ -171,7 +183,7 @@ void* CudaManager::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
   return arena_->take_on(pages, size, uid);
 }
 
-c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict) {
+c10::DataPtr CudaMemory::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict) {
   const Bytes size = round_up(bytes, kUnit);
   const auto whole = [&](void* data) {
     note_arena_growth();
@@ -230,7 +242,7 @@ c10::DataPtr CudaManager::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted,
   }
 }
 
-bool CudaManager::clear(Bytes address, Bytes bytes) {
+bool CudaMemory::clear(Bytes address, Bytes bytes) {
   EngineLock lock = engine_.lock();
   std::vector<std::pair<CudaBlock*, BlockUid>> there;
   for (CudaBlock* block : arena_->occupants(address, bytes)) there.emplace_back(block, block->uid);
@@ -241,7 +253,7 @@ bool CudaManager::clear(Bytes address, Bytes bytes) {
   return true;
 }
 
-bool CudaManager::clear_cheapest(Bytes bytes) {
+bool CudaMemory::clear_cheapest(Bytes bytes) {
   begin_pressure();
   EngineLock lock = engine_.lock();
   const auto now = static_cast<double>(engine_.clock(lock));
@@ -275,24 +287,24 @@ bool CudaManager::clear_cheapest(Bytes bytes) {
   }
 }
 
-void CudaManager::yield_to_native(Bytes bytes) {
+void CudaMemory::yield_to_native(Bytes bytes) {
   if (!arena_ || arena_->mapped() == 0) return;
   const Bytes reserved = native_reserved();
-  if (reserved + bytes + arena_->mapped() <= limit()) return;
-  const Bytes budget = limit() - reserved - bytes;
+  if (reserved + bytes + arena_->mapped() <= manager_.limit()) return;
+  const Bytes budget = manager_.limit() - reserved - bytes;
   const Bytes end = arena_->end_for(budget);
   if (arena_->top() > end) (void)clear(end, arena_->top() - end);
   arena_->set_budget(budget);
   empty_arena();
 }
 
-void CudaManager::operator_ended() {
+void CudaMemory::operator_ended() {
   if (!arena_ || since_look_.fetch_add(1, std::memory_order_relaxed) % kLookEvery != 0) return;
   yield_to_native(0);
 }
 
-bool CudaManager::record_stream(const c10::DataPtr& data, cudaStream_t stream) {
-  if (data.get_deleter() == &delete_absent) {
+bool CudaMemory::record_stream(const c10::DataPtr& data, cudaStream_t stream) {
+  if (data.get_deleter() == &CudaMover::delete_absent) {
     EngineLock lock = engine_.lock();
     static_cast<CudaBlock*>(data.get_context())->record(stream);
     return true;
@@ -301,31 +313,24 @@ bool CudaManager::record_stream(const c10::DataPtr& data, cudaStream_t stream) {
     arena_->add_user(data.get(), stream);
     return true;
   }
-  std::lock_guard facts(facts_mutex_);
-  auto& users = users_[data.get()];
-  if (std::ranges::find(users, stream) == users.end()) users.push_back(stream);
+  owners_.add_user(data.get(), stream);
   return false;
 }
 
-void CudaManager::inherit_users(CudaBlock& block, const void* data) {
+void CudaMemory::inherit_users(CudaBlock& block, const void* data) {
   if (block.place != nullptr) {
     for (const cudaStream_t stream : arena_->users_of(block.place)) block.record(stream);
     return;
   }
-  std::lock_guard facts(facts_mutex_);
-  if (users_.empty()) return;
-  const auto found = users_.find(data);
-  if (found == users_.end()) return;
-  for (const cudaStream_t stream : found->second) block.record(stream);
-  users_.erase(found);
+  for (const cudaStream_t stream : owners_.take_users(data)) block.record(stream);
 }
 
-c10::cuda::CUDAStream CudaManager::stream_of(cudaStream_t stream) const {
+c10::cuda::CUDAStream CudaMemory::stream_of(cudaStream_t stream) const {
   return stream == nullptr ? c10::cuda::getDefaultCUDAStream(device_.index())
                            : c10::cuda::getStreamFromExternal(stream, device_.index());
 }
 
-void CudaManager::claim(const CudaBlock& block, const c10::DataPtr& data, cudaStream_t owner) {
+void CudaMemory::claim(const CudaBlock& block, const c10::DataPtr& data, cudaStream_t owner) {
   const auto add = [&](cudaStream_t stream) {
     if (stream == owner) return;
     if (block.place != nullptr) {
@@ -338,7 +343,7 @@ void CudaManager::claim(const CudaBlock& block, const c10::DataPtr& data, cudaSt
   for (const cudaStream_t stream : block.recorded) add(stream);
 }
 
-void CudaManager::make_plain(c10::StorageImpl& storage) {
+void CudaMemory::make_plain(c10::StorageImpl& storage) {
   const void* data = storage._mutable_data_ptr_no_checks().get();
   if (!arena_ || data == nullptr || !arena_->owns(data)) return;
   const c10::cuda::CUDAGuard guard(device_.index());
@@ -354,157 +359,107 @@ void CudaManager::make_plain(c10::StorageImpl& storage) {
   storage.set_data_ptr_noswap(std::move(fresh));  // the old place is free, and its block unknown
 }
 
-void CudaManager::empty_arena() {
-  if (arena_ && !capturing()) arena_->trim();
+void CudaMemory::empty_arena() {
+  if (arena_ && !manager_.capturing()) arena_->trim();
 }
 
-void CudaManager::allow_peer(int peer) {
+void CudaMemory::allow_peer(int peer) {
   if (arena_) arena_->allow(peer);
 }
 
-// PyTorch's own allocator
-
-bool CudaManager::prepare_room(Bytes bytes) {
-  EngineLock lock = engine_.lock();
-  if (!engine_.make_room(lock, round_up(bytes, 512)) && strict_) return false;
-  lock.unlock();
-  // The bytes fit under the limit; but the allocator may hold its free ones in pieces, and may not
-  // take more from the driver. Then evict one block whose place is large enough.
-  const auto stats = native_stats(device_);
-  const Bytes segment = round_up(bytes, kSegmentUnit);
-  const auto fits = [&] {
-    return current(stats.reserved_bytes) + segment + (arena_ ? arena_->mapped() : 0) <= limit();
-  };
-  if (!fits()) {
-    std::size_t largest = 1;
-    BridgeAllocator::instance().cacheInfo(device_.index(), &largest);
-    if (static_cast<Bytes>(largest) >= bytes) return true;
-    yield_to_native(segment);
-    if (fits()) return true;
-    lock.lock();
-    (void)engine_.reclaim_one(lock, bytes, 2 * bytes);
-  }
-  return true;
+void CudaMemory::note_allocation(void* data, Bytes bytes) {
+  const bool pooled = in_pool();
+  if (!pooled && bytes < manager_.min_block()) return;
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+  owners_.allocated(data, stream, pooled, /*large=*/bytes >= manager_.min_block());
 }
 
-bool CudaManager::relieve(Bytes bytes, int attempt) {
-  cuda::mark("reclaim", bytes);
-  EngineLock lock = engine_.lock();
-  Bytes left = 0;
-  switch (attempt) {
-    case 0:
-      left = engine_.reclaim_one(lock, bytes, 2 * bytes);
-      return left > 0 || engine_.reclaim(lock, bytes) > 0;
-    case 1:
-      return engine_.reclaim(lock, std::max(2 * bytes, limit() / 8)) > 0;
-    case 2:
-      (void)engine_.reclaim(lock, INT64_MAX);
-      lock.unlock();
-      BridgeAllocator::instance().emptyCache({0, 0});
-      return true;
-    default:
-      return false;
-  }
+cudaStream_t CudaMemory::owner_of(const void* data) {
+  return arena_ && arena_->owns(data) ? main_stream_.load() : owners_.owner_of(data);
 }
 
-template <typename Result>
-Result CudaManager::with_room(std::size_t size, const std::function<Result()>& allocate) {
-  const auto bytes = static_cast<Bytes>(size);
-  if (bytes == 0 || (in_pool() && capturing())) return allocate();
+bool CudaMemory::on_device(const c10::DataPtr& data) const {
+  const auto deleter = data.get_deleter();
+  return deleter == native_deleter_ || deleter == &delete_in_arena;
+}
+
+void CudaMemory::delete_in_arena(void* data) {
+  CudaMemory* memory = owner_among_all(data);
+  if (memory == nullptr) return;
+  CudaManager& manager = memory->manager_;
+  const auto stay = memory->arena_->look(data);
+  if (!stay) return;
+  if (stay->block != nullptr && manager.lineages().any() &&
+      manager.keep_for_lineages(*stay->block, stay->uid,
+                                {data, data, &delete_in_arena, memory->device_})) {
+    return;
+  }
   try {
-    if (Result result = take_or_wait<Result>([&] { return try_with_room(bytes, allocate); })) {
-      return result;
+    const c10::cuda::CUDAGuard guard(memory->device_.index());
+    const cudaStream_t main = memory->main_stream_;
+    // The main stream's next user of these addresses comes after everybody. Another thread may be
+    // that user as soon as they are given back.
+    if (stay->arriving) memory->wait_on(main, stay->arriving);
+    for (const cudaStream_t stream : stay->users) {
+      if (stream != main) cuda::Event::record(memory->device_.index(), stream)->block(main);
     }
-  } catch (const TierFull& full) {
-    throw_out_of_memory(*this, bytes, full.what());
+  } catch (const std::exception&) {
+    // The runtime is being torn down: nothing runs any more.
   }
-  throw_out_of_memory(*this, bytes, "");
-}
-
-template <typename Result>
-Result CudaManager::try_with_room(Bytes bytes, const std::function<Result()>& allocate) {
-  {
-    if (bytes < std::min(kLarge, min_block())) {
-      try {
-        return allocate();
-      } catch (const c10::OutOfMemoryError&) {
-        // Goes on below.
-      }
-    } else {
-      std::int64_t evictions = 0;
-      {
-        EngineLock lock = engine_.lock();
-        evictions = engine_.stats(lock).evictions;
-      }
-      const auto before = native_stats(device_).num_device_alloc;
-      if (!prepare_room(bytes)) return {};
-      try {
-        Result result = allocate();
-        EngineLock lock = engine_.lock();
-        if (engine_.stats(lock).evictions != evictions) {
-          ++from_reclaim_;
-        } else {
-          lock.unlock();
-          const bool grown = native_stats(device_).num_device_alloc != before;
-          ++(grown ? from_driver_ : from_free_list_);
-          if (grown) (void)native_reserved();
-          lock.lock();
-        }
-        return result;
-      } catch (const c10::OutOfMemoryError&) {
-        // Fragmentation, or memory that others hold.
-      }
-    }
-    ++from_retry_;
-    for (int attempt = 0; relieve(bytes, attempt); ++attempt) {
-      try {
-        return allocate();
-      } catch (const c10::OutOfMemoryError&) {
-        // The next attempt frees more.
-      }
+  if (stay->block != nullptr) {
+    EngineLock lock = memory->engine_.lock();
+    if (memory->engine_.knows(lock, stay->block, stay->uid)) {
+      memory->engine_.remove(lock, *stay->block);
     }
   }
-  return {};
-}
-
-template c10::DataPtr CudaManager::with_room<c10::DataPtr>(std::size_t,
-                                                           const std::function<c10::DataPtr()>&);
-template void* CudaManager::with_room<void*>(std::size_t, const std::function<void*()>&);
-
-void CudaManager::reclaim_everything() {
+  memory->laps_.note(memory->used_by_plan());
+  memory->arena_->give(data);
+  manager.pilot().released(stay->uid);
+  if (manager.on() || memory->arena_->used() > 0) return;
   try {
-    EngineLock lock = engine_.lock();
-    (void)engine_.reclaim(lock, INT64_MAX);
-  } catch (const TierFull&) {
-    // The operator's next failure says so, with its name.
+    memory->empty_arena();
+  } catch (const std::exception&) {
+    // As above.
   }
-  (void)cudaGetLastError();  // the driver's own "out of memory" is not to be found by others
-  BridgeAllocator::instance().emptyCache({0, 0});
 }
 
-Bytes CudaManager::least_limit(Bytes needed, Bytes requested) {
-  // PyTorch's allocator takes memory from the driver in segments: 2 MiB for small allocations, 20
-  // for those below 10, else in steps of 2. What is reserved after a reclaim is in use.
-  constexpr Bytes kSmallLimit = kMiB;
-  constexpr Bytes kMediumLimit = 10 * kMiB;
-  constexpr Bytes kMediumSegment = 20 * kMiB;
-  const Bytes segment = requested < kSmallLimit    ? kSegmentUnit
-                        : requested < kMediumLimit ? kMediumSegment
-                                                   : round_up(requested, kSegmentUnit);
-  const Bytes reserved = current(native_stats(device_).reserved_bytes);
-  const Bytes native = reserved + (arena_ ? arena_->used() : 0) + segment;
-  if (!arena_ || requested < min_block()) return std::max(needed, native);
-  // The arena takes memory in chunks, and leaves slack(limit) of what is not reserved.
-  const Bytes chunks = reserved + round_up(arena_->used() + requested, arena_->page());
-  return std::max({needed, native, chunks + slack(chunks + kSlack)});
+// Times and figures
+
+Bytes CudaMemory::used_by_plan() const { return arena_ ? arena_->used() - used_beside_ : -1; }
+
+void CudaMemory::start_laps() {
+  if (arena_) used_beside_ = arena_->used() - (arena_->room() - arena_->free());
+  laps_.start(main_stream_);
+  native_peak_ = 0;
+  (void)native_reserved();
 }
 
-Bytes CudaManager::ample_limit(Bytes requested) {
-  // Whatever lies in pieces now: a segment more, or a stretch of new pages behind all the others,
-  // and what is left to PyTorch's allocator of a limit that much larger.
-  const Bytes page = arena_ ? arena_->page() : kSegmentUnit;
-  const Bytes growth = round_up(std::max<Bytes>(requested, 10 * kSegmentUnit), page) + page;
-  return limit() + growth + slack(limit() + growth + kSlack) - slack(limit());
+void CudaMemory::begin_pressure() {
+  cuda::mark("reclaim");
+  mark_pressed();
+  manager_.pilot().wake();
+}
+
+void CudaMemory::wait_on(cudaStream_t stream, const cuda::EventPtr& event) {
+  if (!laps_.running()) {
+    event->block(stream);
+    return;
+  }
+  const c10::cuda::CUDAGuard guard(device_.index());  // events for times are its own
+  laps_.wait(stream, *event);
+}
+
+void CudaMemory::add_stats(std::map<std::string, std::int64_t>& stats) const {
+  stats["alloc.freelist"] = from_free_list_.load();
+  stats["alloc.driver"] = from_driver_.load();
+  stats["alloc.reclaim"] = from_reclaim_.load();
+  stats["alloc.retry"] = from_retry_.load();
+  stats["arena.bytes.current"] = arena_ ? arena_->used() : 0;
+  stats["arena.bytes.peak"] = arena_ ? arena_->peak() : 0;
+  stats["arena.reserved.current"] = arena_ ? arena_->mapped() : 0;
+  stats["arena.reserved.peak"] = arena_ ? arena_->mapped_peak() : 0;
+  stats["arena.joins"] = arena_ ? arena_->joins() : 0;
+  stats["arena.misplaced"] = misplaced_.load();
 }
 
 }  // namespace lms::torch

@@ -1,4 +1,4 @@
-// How the bytes of a CUDA block move.
+#include "adapters/torch/cuda/cuda_mover.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -10,17 +10,52 @@
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
+#include "cuda/device.h"
+#include "cuda/profiler.h"
 
 namespace lms::torch {
 
 using cuda::Event;
 
-void CudaManager::delete_absent(void* context) {
+CudaMover::CudaMover(CudaManager& manager, Engine& engine, CudaMemory& memory, c10::Device device)
+    : manager_(manager), engine_(engine), memory_(memory), device_(device) {}
+
+void CudaMover::start(Bytes limit) {
+  const auto index = device_.index();
+  if (!out_) out_.emplace(index, /*out=*/true);
+  if (!in_) in_.emplace(index, /*out=*/false);
+  host_.emplace(HostArena::Options{.limit = limit, .numa_node = cuda::numa_node(index)},
+                std::make_shared<cuda::Pinning>());
+}
+
+void CudaMover::finish() {
+  cuda::check(cudaStreamSynchronize(in_->stream()), "cudaStreamSynchronize");
+  cuda::check(cudaStreamSynchronize(out_->stream()), "cudaStreamSynchronize");
+}
+
+void CudaMover::slow_down(double out, double in) {
+  out_->slow_down(out);
+  in_->slow_down(in);
+}
+
+void CudaMover::add_stats(std::map<std::string, std::int64_t>& stats) const {
+  stats["host.bytes.allocated"] = stats["host.bytes.freed"] = host_allocated_.load();
+  if (!host_) return;
+  const auto host = host_->stats();
+  stats["host.bytes.current"] = host.used;
+  stats["host.bytes.peak"] = host.peak_used;
+  stats["host.bytes.freed"] -= host.used;
+  stats["host.bytes.reserved"] = host.reserved;
+  stats["host.pending"] = host.pending;
+  stats["host.segments"] = host.segments;
+}
+
+void CudaMover::delete_absent(void* context) {
   auto* block = static_cast<CudaBlock*>(context);
-  auto& manager = block->manager_;
+  CudaManager& manager = block->manager();
   try {
     // A kernel that LMS cannot see may still be reading the copy over the bus.
-    const int index = manager.device_.index();
+    const int index = manager.device().index();
     const c10::cuda::CUDAGuard guard(index);
     if (block->copied_out) block->copied_out->block(block->home);
     if (block->ahead_of_use) block->copied_in->block(block->home);
@@ -34,75 +69,36 @@ void CudaManager::delete_absent(void* context) {
   const BlockUid uid = block->uid;
   if (block->ahead_of_use) {
     c10::DataPtr ahead;  // dies without the lock, and says of what is in the arena whose it was
-    EngineLock lock = manager.engine_.lock();
+    EngineLock lock = manager.engine().lock();
     ahead = std::exchange(block->ahead, {});
     block->ahead_of_use = false;
     block->slot.release(block->last_copy());
     if (block->place != nullptr) return;
-    manager.engine_.remove(lock, *block);
+    manager.engine().remove(lock, *block);
     lock.unlock();
-    manager.pilot_.released(uid);
+    manager.pilot().released(uid);
     return;
   }
   if (manager.lineages().any()) {
-    c10::DataPtr data{block->slot.data(), block, &delete_absent, manager.device_};
+    c10::DataPtr data{block->slot.data(), block, &delete_absent, manager.device()};
     if (manager.keep_for_lineages(*block, uid, std::move(data))) return;
   }
   {
-    EngineLock lock = manager.engine_.lock();
-    manager.engine_.remove(lock, *block);
+    EngineLock lock = manager.engine().lock();
+    manager.engine().remove(lock, *block);
   }
-  manager.pilot_.released(uid);
+  manager.pilot().released(uid);
 }
 
-void CudaManager::delete_in_arena(void* data) {
-  CudaManager* manager = owner_among_all(data);
-  if (manager == nullptr) return;
-  const auto stay = manager->arena_->look(data);
-  if (!stay) return;
-  if (stay->block != nullptr && manager->lineages().any() &&
-      manager->keep_for_lineages(*stay->block, stay->uid,
-                                 {data, data, &delete_in_arena, manager->device_})) {
-    return;
-  }
-  try {
-    const c10::cuda::CUDAGuard guard(manager->device_.index());
-    const cudaStream_t main = manager->main_stream_;
-    // The main stream's next user of these addresses comes after everybody. Another thread may be
-    // that user as soon as they are given back.
-    if (stay->arriving) manager->wait_on(main, stay->arriving);
-    for (const cudaStream_t stream : stay->users) {
-      if (stream != main) Event::record(manager->device_.index(), stream)->block(main);
-    }
-  } catch (const std::exception&) {
-    // The runtime is being torn down: nothing runs any more.
-  }
-  if (stay->block != nullptr) {
-    EngineLock lock = manager->engine_.lock();
-    if (manager->engine_.knows(lock, stay->block, stay->uid)) {
-      manager->engine_.remove(lock, *stay->block);
-    }
-  }
-  manager->laps_.note(manager->used_by_plan());
-  manager->arena_->give(data);
-  manager->pilot_.released(stay->uid);
-  if (manager->on() || manager->arena_->used() > 0) return;
-  try {
-    manager->empty_arena();
-  } catch (const std::exception&) {
-    // As above.
-  }
-}
-
-void CudaManager::prepare_copy_out(CudaBlock& block, const void* data) {
+void CudaMover::prepare_copy_out(CudaBlock& block, const void* data) {
   const auto add = [&](cudaStream_t stream) {
     if (block.used_on(stream)) return;
     // Whoever is in the list has waited; a block that came ahead has been waited for by nobody.
-    if (block.copied_in) wait_on(stream, block.copied_in);
+    if (block.copied_in) memory_.wait_on(stream, block.copied_in);
     block.streams.push_back(stream);
   };
   add(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
-  add(owner_of(data));
+  add(memory_.owner_of(data));
   add(block.home);
   for (const cudaStream_t stream : block.recorded) add(stream);
   for (cudaStream_t stream : block.streams) {
@@ -110,31 +106,40 @@ void CudaManager::prepare_copy_out(CudaBlock& block, const void* data) {
   }
 }
 
-bool CudaManager::holds(const c10::StorageImpl& storage, const CudaBlock& block) const {
+bool CudaMover::holds(const c10::StorageImpl& storage, const CudaBlock& block) const {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
-  return on_device(data) && static_cast<Bytes>(storage.nbytes()) == block.size;
+  return memory_.on_device(data) && static_cast<Bytes>(storage.nbytes()) == block.size;
 }
 
-void CudaManager::release_in_order(CudaBlock& block, const void* data) {
-  const cudaStream_t owner = owner_of(data);
+void CudaMover::release_in_order(CudaBlock& block, const void* data) {
+  const cudaStream_t owner = memory_.owner_of(data);
   // After the copies from and to it, and after what other streams still read.
-  if (block.being_copied) wait_on(owner, block.being_copied);
-  if (block.copied_in && !block.used_on(owner)) wait_on(owner, block.copied_in);
+  if (block.being_copied) memory_.wait_on(owner, block.being_copied);
+  if (block.copied_in && !block.used_on(owner)) memory_.wait_on(owner, block.copied_in);
   for (cudaStream_t stream : block.streams) {
-    if (stream != owner) wait_on(owner, Event::record(device_.index(), stream));
+    if (stream != owner) memory_.wait_on(owner, Event::record(device_.index(), stream));
   }
 }
 
-void CudaManager::arrive(CudaBlock& block, c10::StorageImpl& storage) {
+cuda::EventPtr CudaMover::copy_out(const CudaBlock& block, const HostSlot& to, const void* from) {
+  return memory_.laps().copy(*out_, /*out=*/true, block.uid, to.data(), from, block.size);
+}
+
+cuda::EventPtr CudaMover::copy_in(const CudaBlock& block, void* to) {
+  return memory_.laps().copy(*in_, /*out=*/false, block.uid, to, block.slot.data(), block.size);
+}
+
+void CudaMover::arrive(CudaBlock& block, c10::StorageImpl& storage) {
   if (!block.ahead_of_use) return;
   block.ahead_of_use = false;
-  if (!block.recorded.empty()) claim(block, block.ahead, owner_of(block.ahead.get()));
+  if (!block.recorded.empty())
+    memory_.claim(block, block.ahead, memory_.owner_of(block.ahead.get()));
   c10::DataPtr absent = storage.set_data_ptr(std::exchange(block.ahead, {}));
   absent.release_context();  // the storage lives on; only its address has changed
 }
 
-void CudaManager::arrive_all(EngineLock& lock,
-                             std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held) {
+void CudaMover::arrive_all(EngineLock& lock,
+                           std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held) {
   engine_.for_each(lock, [&](Block& base) {
     auto& block = static_cast<CudaBlock&>(base);
     if (!block.ahead_of_use) return;
@@ -146,12 +151,12 @@ void CudaManager::arrive_all(EngineLock& lock,
   });
 }
 
-bool CudaManager::keeps_copies() const {
+bool CudaMover::keeps_copies() const {
   const auto host = host_->stats();
   return host.used <= host.limit / 4 * 3;
 }
 
-std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
+std::optional<Bytes> CudaMover::page_out(Block& base, bool clean) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (storage && block.ahead_of_use) {
@@ -162,10 +167,10 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
   void* const data = storage->_mutable_data_ptr_no_checks().get();
   const cuda::ScopedRange range(clean ? "evict, clean" : "evict", block.size);
   mark_pressed();
-  pilot_.wake();
+  manager_.pilot().wake();
   const c10::cuda::CUDAGuard guard(device_.index());
   Bytes copied = 0;
-  inherit_users(block, data);
+  memory_.inherit_users(block, data);
   if (clean) {
     release_in_order(block, data);
   } else {
@@ -173,39 +178,40 @@ std::optional<Bytes> CudaManager::page_out(Block& base, bool clean) {
     host_allocated_ += round_up(block.size, HostArena::kAlignment);
     prepare_copy_out(block, data);
     block.copied_out = block.slot_used = copy_out(block, slot, data);
-    for (cudaStream_t stream : block.streams) wait_on(stream, block.copied_out);
+    for (cudaStream_t stream : block.streams) memory_.wait_on(stream, block.copied_out);
     block.slot = std::move(slot);
     copied = block.size;
-    note_below(host_->stats().used);
+    manager_.note_below(host_->stats().used);
   }
   block.copied_in.reset();
   block.being_copied.reset();
   block.streams.clear();
-  if (block.place != nullptr) arena_->disown(std::exchange(block.place, nullptr));
+  if (block.place != nullptr) memory_.arena()->disown(std::exchange(block.place, nullptr));
   storage->set_data_ptr_noswap({block.slot.data(), &block, &delete_absent, device_});
   return copied;
 }
 
-std::optional<Bytes> CudaManager::copy_below(Block& base) {
+std::optional<Bytes> CudaMover::copy_below(Block& base) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
-  if (!storage || !holds(*storage, block) || (in_pool() && capturing())) return std::nullopt;
+  if (!storage || !holds(*storage, block) || (memory_.in_pool() && manager_.capturing()))
+    return std::nullopt;
   const cuda::ScopedRange range("copy out", block.size);
   const c10::cuda::CUDAGuard guard(device_.index());
   HostSlot slot = host_->acquire(block.size);
   host_allocated_ += round_up(block.size, HostArena::kAlignment);
   const void* data = storage->_mutable_data_ptr_no_checks().get();
-  inherit_users(block, data);
+  memory_.inherit_users(block, data);
   prepare_copy_out(block, data);
   block.copied_out = block.slot_used = copy_out(block, slot, data);
   block.being_copied = block.copied_out;
   if (block.slot) block.slot.release(block.last_copy());
   block.slot = std::move(slot);
-  note_below(host_->stats().used);
+  manager_.note_below(host_->stats().used);
   return block.size;
 }
 
-std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
+std::optional<Bytes> CudaMover::page_in(Block& base, bool ahead) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage) return std::nullopt;
@@ -213,7 +219,7 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
     const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     if (data.get_deleter() != &delete_absent || data.get_context() != &block) return std::nullopt;
   }
-  if (capturing()) {
+  if (manager_.capturing()) {
     throw Error("LMS: a graph capture uses a tensor of " + format_bytes(block.size) +
                 " that is not on the device and does not fit there; raise the limit, or free "
                 "memory before the capture");
@@ -226,24 +232,26 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   c10::DataPtr fresh;
   // What lineages need must not die unheard, as PyTorch's memory does.
-  const bool in_arena =
-      serves(current) || serves(block.home) || (block.origin && serves(main_stream_));
-  const cudaStream_t owner = in_arena ? main_stream_.load() : block.home;
+  const bool in_arena = memory_.serves(current) || memory_.serves(block.home) ||
+                        (block.origin && memory_.serves(memory_.main_stream()));
+  const cudaStream_t owner = in_arena ? memory_.main_stream() : block.home;
   if (in_arena) {
-    const Bytes home = pilot_.home_of(block);
-    const auto take = [&] { return take_in_arena(block.size, block.uid, home, /*evict=*/!ahead); };
-    fresh = ahead ? take() : take_or_wait<c10::DataPtr>(take);
+    const Bytes home = manager_.pilot().home_of(block);
+    const auto take = [&] {
+      return memory_.take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
+    };
+    fresh = ahead ? take() : memory_.take_or_wait<c10::DataPtr>(take);
     if (!fresh)
       throw OutOfMemory("no place on the device for a block of " + format_bytes(block.size));
     block.place = fresh.get();
-    arena_->set_block(block.place, &block);
+    memory_.arena()->set_block(block.place, &block);
   } else {
     // PyTorch's allocator is not told whom to wait for when it dies: the program's own order holds.
-    const c10::cuda::CUDAStreamGuard on_home(stream_of(owner));
+    const c10::cuda::CUDAStreamGuard on_home(memory_.stream_of(owner));
     fresh = c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(block.size));
     block.place = nullptr;
   }
-  claim(block, fresh, owner);
+  memory_.claim(block, fresh, owner);
   in_->wait_for(Event::record(index, current));
   if (owner != current) in_->wait_for(Event::record(index, owner));
   if (block.home != current && block.home != owner) {
@@ -253,14 +261,14 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   block.copied_in = block.slot_used = copy_in(block, fresh.get());
   block.streams.clear();
   const auto wait_here = [&](cudaStream_t stream) {
-    wait_on(stream, block.copied_in);
+    memory_.wait_on(stream, block.copied_in);
     block.streams.push_back(stream);
   };
   if (!ahead) wait_here(current);
   // It may die before its owner has used it.
   if (!block.used_on(owner)) {
     if (in_arena) {
-      arena_->set_arriving(block.place, block.copied_in);
+      memory_.arena()->set_arriving(block.place, block.copied_in);
     } else {
       wait_here(owner);
     }
@@ -276,48 +284,49 @@ std::optional<Bytes> CudaManager::page_in(Block& base, bool ahead) {
   return block.size;
 }
 
-bool CudaManager::relocate(Block& base) {
+bool CudaMover::relocate(Block& base) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
-  if (!storage || !holds(*storage, block) || block.place == nullptr || capturing()) return false;
+  if (!storage || !holds(*storage, block) || block.place == nullptr || manager_.capturing())
+    return false;
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t main = c10::cuda::getCurrentCUDAStream(index).stream();
-  const Bytes home = pilot_.home_of(block);
-  if (home == kNoAddress || !serves(main)) return false;
-  void* const place = take_wanted(block.size, block.uid, home);
+  const Bytes home = manager_.pilot().home_of(block);
+  if (home == kNoAddress || !memory_.serves(main)) return false;
+  void* const place = memory_.take_wanted(block.size, block.uid, home);
   if (place == nullptr) return false;
-  c10::DataPtr fresh{place, place, &delete_in_arena, device_};
+  c10::DataPtr fresh{place, place, &CudaMemory::delete_in_arena, device_};
   // The copy comes after whoever has written the bytes, and the next user of their old place after
   // whoever still reads them.
-  if (block.being_copied) wait_on(main, block.being_copied);
-  if (block.copied_in && !block.used_on(main)) wait_on(main, block.copied_in);
-  inherit_users(block, block.place);
+  if (block.being_copied) memory_.wait_on(main, block.being_copied);
+  if (block.copied_in && !block.used_on(main)) memory_.wait_on(main, block.copied_in);
+  memory_.inherit_users(block, block.place);
   for (const auto& streams : {block.streams, block.recorded}) {
     for (cudaStream_t stream : streams) {
-      if (stream != main) wait_on(main, Event::record(index, stream));
+      if (stream != main) memory_.wait_on(main, Event::record(index, stream));
     }
   }
-  if (block.home != main) wait_on(main, Event::record(index, block.home));
+  if (block.home != main) memory_.wait_on(main, Event::record(index, block.home));
   cuda::check(cudaMemcpyAsync(place, block.place, static_cast<std::size_t>(block.size),
                               cudaMemcpyDeviceToDevice, main),
               "cudaMemcpyAsync");
   block.being_copied.reset();
   block.copied_in = Event::record(index, main);
   block.streams = {main};
-  arena_->disown(std::exchange(block.place, place));
-  arena_->set_block(place, &block);
-  claim(block, fresh, main);
+  memory_.arena()->disown(std::exchange(block.place, place));
+  memory_.arena()->set_block(place, &block);
+  memory_.claim(block, fresh, main);
   (void)storage->set_data_ptr(std::move(fresh));  // the old place is free
   return true;
 }
 
-void CudaManager::drop_copy(Block& base) noexcept {
+void CudaMover::drop_copy(Block& base) noexcept {
   auto& block = static_cast<CudaBlock&>(base);
   block.slot.release(block.last_copy());
 }
 
-bool CudaManager::copy_matches(Block& base) {
+bool CudaMover::copy_matches(Block& base) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage || !block.slot) return true;

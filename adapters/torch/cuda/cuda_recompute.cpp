@@ -8,105 +8,32 @@
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
+#include "cuda/profiler.h"
 
 namespace lms::torch {
 
-ReplayCost CudaManager::replay_cost(const OpInfo& info, const c10::Stack& stack) const {
-  // Batch norm from its saved statistics: 0.079 of 0.231 ms where it was measured (limits of the
-  // H200, bf16).
-  constexpr float kFromStatistics = 0.35F;
-  // In the batch norm's kernel: of three passes over memory the one that reads the other operand.
-  constexpr float kOtherOperand = 0.3F;
-  // PyTorch's kernel works out each element's place in what it broadcasts: 49.5 and 47.1 us for
-  // 64 MiB on the H200, where ours takes 32.3.
-  constexpr float kOwnProduct = 0.67F;
-  // Likewise for a sum of two types: 65.2 us for 64 + 32 MiB, and 44.0.
-  constexpr float kOwnSum = 0.67F;
-  enum Place : std::uint8_t { kNone, kNorm, kAdd, kRelu };
-  const bool joins = norm_kernels_.available();
-  if (info.name == "aten::native_batch_norm") return {.alone = kFromStatistics, .place = kNorm};
-  if (joins && info.name == "aten::cudnn_batch_norm") {
-    const c10::IValue& input = stack[stack.size() - info.argument_count];
-    const float ms =
-        input.isTensor() && input.toTensor().defined() ? norm_checks_.ms_of(input.toTensor()) : -1;
-    if (ms < 0) return {};
-    return {.alone_ms = ms, .place = kNorm};
-  }
-  if (joins && info.name == "aten::add_.Tensor") {
-    return {.joined = kOtherOperand, .place = kAdd, .operands = 1};
-  }
-  const std::size_t base = stack.size() - info.argument_count;
-  const bool folds = pass_kernels_.available();
-  if (folds && info.name == "aten::mul.Tensor" && may_be_product(stack, base)) {
-    return {.alone = kOwnProduct, .fold = Fold::kProduct};
-  }
-  if (folds && info.name == "aten::add.Tensor" && may_be_sum(stack, base)) {
-    return {.alone = kOwnSum};
-  }
-  if (folds && info.name == "aten::_to_copy" && may_be_cast(stack, base)) {
-    return {.fold = Fold::kConversion};
-  }
-  if (joins && (info.name == "aten::relu_" || info.name == "aten::leaky_relu_"))
-    return {.joined = 0, .place = kRelu};
-  return {};
-}
-
-void CudaManager::remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) {
-  const c10::cuda::CUDAGuard guard(device_.index());
-  in_order([&] { lineages().remake_ghost(uid, addresses); });
-}
-
-bool CudaManager::records_here() {
-  return !capturing() && serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
-}
-
-void CudaManager::in_order(const std::function<void()>& work) {
-  const auto index = device_.index();
-  const cudaStream_t current = c10::cuda::getCurrentCUDAStream(index).stream();
-  const cudaStream_t main = main_stream_;
-  if (current == main || !has_main_stream_) {
-    work();
-    return;
-  }
-  const c10::cuda::CUDAGuard here(index);
-  cuda::Event::record(index, current)->block(main);
-  {
-    const c10::cuda::CUDAStreamGuard guard(stream_of(main));
-    work();
-  }
-  cuda::Event::record(index, main)->block(current);
-}
-
-void CudaManager::drop_ghost(BlockUid uid) { lineages().drop_ghost(uid); }
-
-void CudaManager::drop_ghosts() { lineages().drop_ghosts(); }
-
-bool CudaManager::announces_death(const Block& block) const {
-  // PyTorch's own memory dies without a word.
-  return static_cast<const CudaBlock&>(block).place != nullptr || is_away(block.state);
-}
-
-bool CudaManager::drop(Block& base, Bytes most) {
+bool CudaMover::drop(Block& base, Bytes most) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
-  if (!storage || !holds(*storage, block) || block.place == nullptr || capturing()) return false;
-  if (!lineages().drop(block, most)) return false;
+  if (!storage || !holds(*storage, block) || block.place == nullptr || manager_.capturing())
+    return false;
+  if (!manager_.lineages().drop(block, most)) return false;
   const cuda::ScopedRange range("drop", block.size);
   mark_pressed();
-  pilot_.wake();
+  manager_.pilot().wake();
   const c10::cuda::CUDAGuard guard(device_.index());
-  inherit_users(block, block.place);
+  memory_.inherit_users(block, block.place);
   release_in_order(block, block.place);
   if (block.slot) block.slot.release(block.last_copy());
   block.copied_in.reset();
   block.being_copied.reset();
   block.streams.clear();
-  arena_->disown(std::exchange(block.place, nullptr));
+  memory_.arena()->disown(std::exchange(block.place, nullptr));
   storage->set_data_ptr_noswap({nullptr, &block, &delete_absent, device_});
   return true;
 }
 
-bool CudaManager::rematerialise(Block& base, const std::function<void()>& /*take*/) {
+bool CudaMover::rematerialise(Block& base, const std::function<void()>& /*take*/) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage) return false;
@@ -114,60 +41,41 @@ bool CudaManager::rematerialise(Block& base, const std::function<void()>& /*take
     const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     if (data.get_deleter() != &delete_absent || data.get_context() != &block) return false;
   }
-  if (capturing()) {
+  if (manager_.capturing()) {
     throw Error("LMS: a graph capture uses a tensor of " + format_bytes(block.size) +
                 " that would have to be computed again");
   }
   const cuda::ScopedRange range("rematerialise", block.size);
   const c10::cuda::CUDAGuard guard(device_.index());
-  in_order([&] {
-    const Lineages::Made made = lineages().remake(block, pilot_.addresses_for(block));
+  manager_.in_order([&] {
+    const Lineages::Made made =
+        manager_.lineages().remake(block, manager_.pilot().addresses_for(block));
     adopt(block, *made.storage, *storage);
   });
-  lineages().made(block);
+  manager_.lineages().made(block);
   return true;
 }
 
-void CudaManager::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage) {
+void CudaMover::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage) {
   EngineLock lock = engine_.lock();
   void* const data = made._mutable_data_ptr_no_checks().get();
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   block.streams = {current};
-  if (const auto found = blocks_.find(&made); found != blocks_.end()) {
+  if (auto* const other = static_cast<CudaBlock*>(manager_.find(lock, made))) {
     // The kernel's parts have used it; it was a block of its own.
-    CudaBlock& other = *found->second;
-    block.streams = other.streams;
-    other.place = nullptr;
-    engine_.remove(lock, other);
-    blocks_.erase(&made);
+    block.streams = other->streams;
+    other->place = nullptr;
+    manager_.forget(lock, made, *other);
   }
   // Whoever uses them on another stream waits until they have been computed.
   block.copied_in = cuda::Event::record(device_.index(), current);
-  if (arena_->owns(data)) {
+  if (memory_.arena()->owns(data)) {
     block.place = data;
-    arena_->hand_over(data, block);
+    memory_.arena()->hand_over(data, block);
   }
-  claim(block, made._mutable_data_ptr_no_checks(), current);
+  memory_.claim(block, made._mutable_data_ptr_no_checks(), current);
   c10::DataPtr dropped = storage.set_data_ptr(made.set_data_ptr({nullptr, device_}));
   dropped.release_context();  // the storage lives on; only its address has changed
-}
-
-bool CudaManager::keep_for_lineages(CudaBlock& block, BlockUid uid, c10::DataPtr data) {
-  Lineages::Trash trash;  // destroyed after the lock is let go
-  EngineLock lock = engine_.lock();
-  if (!engine_.knows(lock, &block, uid) || !lineages().keep_bytes(block, trash)) {
-    (void)data.release_context();
-    return false;
-  }
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.size), std::move(data),
-      c10::cuda::CUDACachingAllocator::get(), /*resizable=*/false);
-  blocks_.erase(block.key);
-  block.key = storage.get();
-  block.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(storage);
-  blocks_.emplace(block.key, &block);
-  trash.origins.push_back(lineages().keep(block, std::move(storage)));
-  return true;
 }
 
 }  // namespace lms::torch

@@ -2,7 +2,7 @@
 
 #include <cuda.h>
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,12 +11,6 @@ namespace lms::torch {
 /// Multiprocessors of a device for which replays have kernels of their own; 0: it has none. Devices
 /// before compute capability 8 make other NaNs of 16 bits than PyTorch does there.
 [[nodiscard]] int multiprocessors_for_replays(int device) noexcept;
-
-/// What their kernels load and store at once lies at multiples of this.
-inline constexpr std::uint32_t kVectorBytes = 16;
-[[nodiscard]] inline bool is_vector(const void* address) {
-  return reinterpret_cast<std::uintptr_t>(address) % kVectorBytes == 0;
-}
 
 /// Makes kernels at run time, by the NVRTC that comes with PyTorch and the driver that is there:
 /// LMS is built without a compiler for device code.

@@ -41,49 +41,8 @@ struct NormChain {
 };
 
 /// Nothing unless the calls begin with a chain on `device` of which it is certain that one kernel
-/// (see NormChains) gives the same bits as one call after the other.
+/// (see NormKernels) gives the same bits as one call after the other.
 std::optional<NormChain> find_norm_chain(std::span<const std::shared_ptr<const Call>> calls,
                                          c10::Device device);
-
-/// Where the tensors of a chain lie. All are on the device and stay there until the kernel has been
-/// queued.
-struct NormChainMemory {
-  const void* input = nullptr;
-  const void* weight = nullptr;
-  const void* bias = nullptr;
-  const void* mean = nullptr;
-  const void* deviation = nullptr;
-  const void* other = nullptr;
-  void* result = nullptr;  ///< of NormChain::bytes(); overlaps none of the others
-};
-
-/// What a batch norm that was run on its own showed.
-struct NormTrial {
-  Rounding rounding = Rounding::kOther;
-  bool certain = false;  ///< false: the numbers did not tell; another time they may
-  float ms = 0;          ///< that the kernel takes
-};
-
-/// A device's kernels for chains. Thread-safe.
-class NormChains {
- public:
-  virtual ~NormChains() = default;
-
-  /// False once it has turned out that there are none here.
-  [[nodiscard]] virtual bool available() const noexcept = 0;
-  /// Has the kernel for this chain made if there is none yet, which takes a while. False: it cannot
-  /// be had.
-  [[nodiscard]] virtual bool prepare(const NormChain& chain) noexcept = 0;
-  /// Queues the kernel on the current stream, after prepare(). False: it has not been queued, and
-  /// nothing was written.
-  [[nodiscard]] virtual bool launch(const NormChain& chain,
-                                    const NormChainMemory& memory) noexcept = 0;
-  /// Compares what another kernel made of a float32 chain of a batch norm alone, in
-  /// `memory.result`, with what the chain's kernel would, bit by bit. Waits for the device; the
-  /// result is written over. `counts`: room for kTrialCounts numbers of 32 bits on the device.
-  [[nodiscard]] virtual NormTrial examine(const NormChain& chain, const NormChainMemory& memory,
-                                          void* counts) noexcept = 0;
-  static constexpr int kTrialCounts = 8;
-};
 
 }  // namespace lms::torch

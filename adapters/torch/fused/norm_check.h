@@ -7,13 +7,13 @@
 #include <mutex>
 #include <vector>
 
-#include "adapters/torch/fused/norm_chain.h"
+#include "adapters/torch/fused/norm_kernels.h"
 
 namespace lms::torch {
 
-/// Which batch norms the kernels of NormChains compute again bit by bit. PyTorch's own they do. Of
+/// Which batch norms the kernels of NormKernels compute again bit by bit. PyTorch's own they do. Of
 /// cuDNN's, which has several kernels and says of none how it rounds, this is found out for each
-/// kind of input by a trial (norm_trial.h). Thread-safe.
+/// kind of input by a trial (NormRule). Thread-safe.
 class NormChecks {
  public:
   /// What cuDNN chooses a kernel by: sizes and strides of a float32 input.

@@ -32,7 +32,7 @@ struct SinglePass {
 };
 
 /// Nothing unless `call` is such a product, such a conversion, or such a sum on `device`, and it is
-/// certain that one kernel (see SinglePasses) gives the same bits.
+/// certain that one kernel (pass_rule.cpp) gives the same bits.
 std::optional<SinglePass> find_product(const Call& call, c10::Device device);
 std::optional<SinglePass> find_cast(const Call& call, c10::Device device);
 std::optional<SinglePass> find_sum(const Call& call, c10::Device device);
@@ -45,17 +45,5 @@ std::optional<SinglePass> find_cast_of_product(const Call& product, const Call& 
 [[nodiscard]] bool may_be_product(const c10::Stack& stack, std::size_t base);
 [[nodiscard]] bool may_be_cast(const c10::Stack& stack, std::size_t base);
 [[nodiscard]] bool may_be_sum(const c10::Stack& stack, std::size_t base);
-
-/// A device's kernels for them. Thread-safe.
-class SinglePasses {
- public:
-  virtual ~SinglePasses() = default;
-  /// False once it has turned out that there are none here.
-  [[nodiscard]] virtual bool available() const noexcept = 0;
-  /// Queues the kernel on the current stream. False: it has not been queued, and nothing was
-  /// written.
-  [[nodiscard]] virtual bool launch(const SinglePass& pass, const void* input, const void* other,
-                                    void* result) noexcept = 0;
-};
 
 }  // namespace lms::torch

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/torch/fused/rule.h"
 #include "adapters/torch/hook/op_run.h"
 #include "adapters/torch/operators/op_info.h"
 
@@ -97,6 +98,7 @@ struct OpHook::State {
     std::string mark = c10::toString(op.operator_name()) + "@" + c10::toString(key);
     if (done.contains(mark)) return;
     OpInfo info = describe(op, key);
+    info.fused = fused_role(info.name);
     if (info.arguments.empty()) return;
     auto kernel = c10::KernelFunction::makeFromBoxedFunctor(
         std::make_unique<HookedKernel>(std::move(info), op.getComputedKernelForDispatchKey(key)));

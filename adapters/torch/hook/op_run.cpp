@@ -7,7 +7,7 @@
 
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/list_splitter.h"
-#include "adapters/torch/hook/norm_trial.h"
+#include "adapters/torch/hook/trial.h"
 #include "adapters/torch/operators/numerics.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
@@ -148,8 +148,10 @@ class PilotScope {
     if (manager_ == nullptr) return;
     (void)plain_environments();  // heard of from every thread
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
-    recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
-                                                  manager_->replay_cost(info, stack));
+    const FusedRule* const rule = manager_->fused_rule(info);
+    recording_ = manager_->pilot().begin_operator(
+        info.key, info.name, repeatable,
+        rule != nullptr ? rule->price(info.fused.role, info, stack) : ReplayCost{});
     in_stress_ = repeatable && manager_->drops_everything();
   }
   ~PilotScope() {
@@ -298,9 +300,9 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                      c10::Stack& stack) {
   DeviceManager* const manager = manager_of(info, stack);
-  if (info.rerun == Rerun::kBatchNorm && manager != nullptr &&
+  if (info.fused.rule != FusedRole::kNoRule && manager != nullptr &&
       (pressed() || manager->drops_everything())) {
-    examine_norm(*manager, info, kernel, op, keys, stack);
+    try_out(*manager, info, kernel, op, keys, stack);
   }
   const PilotScope pilot(manager, info, stack);
   Outermost outermost(state, info);

@@ -21,6 +21,7 @@
 namespace lms::torch {
 
 struct Call;
+class FusedRule;
 
 /// A reference of one's own to the storage.
 inline c10::intrusive_ptr<c10::StorageImpl> share(const c10::Storage& storage) {
@@ -106,8 +107,10 @@ struct Call {
   std::uint64_t epoch = 0;  ///< of hooks; the kernels of earlier ones are gone
   std::vector<Argument> arguments;
   std::vector<TensorSpec> tensors;
-  /// Results that a cheaper way to the first result takes (batch norm's statistics).
+  /// Results that a cheaper way to the first result takes (batch norm's statistics), and whose way
+  /// that is; null: there are none.
   std::vector<TensorSpec> saved;
+  const FusedRule* saved_for = nullptr;
   Rounding rounding = Rounding::kOther;  ///< if there are `saved`
 };
 

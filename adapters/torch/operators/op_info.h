@@ -18,6 +18,13 @@ enum class OpKind : std::uint8_t {
   kKeep,         ///< not understood: what it touches stays resident for good
 };
 
+/// An operator's rule for being computed again by a kernel of LMS's own (fused/rule.h).
+struct FusedRole {
+  static constexpr std::uint8_t kNoRule = UINT8_MAX;
+  std::uint8_t rule = kNoRule;
+  std::uint8_t role = 0;  ///< which of the rule's operators it is
+};
+
 /// What the hook must know of one operator, read from its schema once.
 struct OpInfo {
   struct Argument {
@@ -31,6 +38,7 @@ struct OpInfo {
   OpKind kind = OpKind::kPlain;
   bool may_rerun = false;       ///< running it again after a failure gives the same result
   Rerun rerun = Rerun::kNever;  ///< what is known of running it again after a success
+  FusedRole fused;
   /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
   bool ends_alone = false;
   bool takes_stream = false;

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "adapters/torch/fused/single_pass.h"
+#include "adapters/torch/fused/rule.h"
 #include "adapters/torch/operators/call.h"
 #include "adapters/torch/thread_state.h"
 
@@ -124,7 +124,19 @@ class Lineages {
   static constexpr std::size_t kPrune = 64;
 
   bool describe(const at::Tensor& tensor, c10::StorageImpl* self, TensorSpec& spec);
-  void save_statistics(Call& call, const c10::Stack& stack, std::size_t base);
+  bool describe_arguments(const std::vector<c10::IValue>& values, Draft& draft, Call& call);
+  void commit_write(const Draft& draft, std::uint32_t most_depth);
+  void commit_results(const Draft& draft, const c10::Stack& stack, std::size_t base,
+                      std::uint32_t most_depth);
+  /// What the call read is as it was then. (It may have died within: its caller gave the last
+  /// reference away.) Under the lock, as the next two.
+  [[nodiscard]] bool all_there(const Call& call) const;
+  /// Of a lineage that ends with the call.
+  [[nodiscard]] std::uint32_t depth_of(const Call& call) const;
+  /// The origin's lineage reads what the call does.
+  static void add_dependent(const Call& call, const std::shared_ptr<Origin>& origin);
+  /// What the rule takes of the results.
+  void save_results(const FusedRule& rule, Call& call, const c10::Stack& stack, std::size_t base);
   std::shared_ptr<Origin> origin_of(StorageBlock& block, c10::StorageImpl& storage);
   std::shared_ptr<Origin> find_origin(c10::StorageImpl& storage);
   /// A small tensor's bytes as they are now. Where these may be written unheard, as all on the CPU,
@@ -165,15 +177,11 @@ class Lineages {
   [[nodiscard]] std::vector<const TensorSpec*> specs_read(const Origin& origin) const;
   /// Makes `self`, of `bytes`, by one kernel for the first calls, if there is one. Returns how many
   /// calls that has taken the place of.
-  std::size_t run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
+  std::size_t run_fused(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
                         const Order& order, Storage& self);
-  /// Likewise, for a product, a sum, or a conversion, also of a product that is not there: 1 or 0.
-  std::size_t run_single_pass(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
-                              const Order& order, Storage& self);
-  /// The pass that does what `call` did; `product`: the call before it that it does as well, if
-  /// there is one. Under the lock.
-  std::optional<SinglePass> find_pass(const Call& call, Bytes bytes,
-                                      std::shared_ptr<const Call>& product) const;
+  /// The kernel that its operator's rule finds. Under the lock.
+  [[nodiscard]] std::optional<FusedRun> find_fused(
+      std::span<const std::shared_ptr<const Call>> calls) const;
   /// The call that made a ghost without bytes, all of whose contents it is; null if there is none.
   /// Under the lock.
   [[nodiscard]] std::shared_ptr<const Call> maker_of_missing(const TensorSpec& spec) const;

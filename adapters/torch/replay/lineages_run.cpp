@@ -5,8 +5,7 @@
 
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/errors.h"
-#include "adapters/torch/fused/norm_chain.h"
-#include "adapters/torch/fused/single_pass.h"
+#include "adapters/torch/fused/rule.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/replay/lineages_order.h"
 #include "adapters/torch/replay/replay.h"
@@ -102,38 +101,32 @@ Lineages::Storage Lineages::source_of(const TensorSpec& spec, const Order& order
   return share(spec.small->storage);
 }
 
-std::size_t Lineages::run_chain(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
+std::size_t Lineages::run_fused(std::span<const std::shared_ptr<const Call>> calls, Bytes bytes,
                                 const Order& order, Storage& self) {
-  NormChains* const chains = manager_.norm_chains();
-  if (chains == nullptr || !chains->available()) return 0;
-  const auto chain = find_norm_chain(calls, manager_.device());
-  if (!chain || chain->bytes() != bytes || !chains->prepare(*chain)) return 0;
+  const auto run = [&] {
+    const Guard guard(mutex_);
+    return find_fused(calls);
+  }();
+  if (!run || run->bytes != bytes || (run->prepare && !run->prepare())) return 0;
   Pins inputs;
   std::vector<Storage> held;  // until the kernel has been queued
-  const auto address_of = [&](const TensorSpec* spec) -> const void* {
-    if (spec == nullptr) return nullptr;
-    return address_in(*held.emplace_back(source_of(*spec, order, inputs)), *spec);
-  };
-  NormChainMemory memory;
+  std::vector<const void*> addresses;
   Storage made;
   try {
-    memory.input = address_of(chain->input);
-    memory.weight = address_of(chain->weight);
-    memory.bias = address_of(chain->bias);
-    memory.mean = address_of(chain->mean);
-    memory.deviation = address_of(chain->deviation);
-    memory.other = address_of(chain->other);
+    for (const TensorSpec* spec : run->reads) {
+      if (spec != nullptr) held.push_back(source_of(*spec, order, inputs));
+      addresses.push_back(spec != nullptr ? address_in(*held.back(), *spec) : nullptr);
+    }
     made = take_memory(manager_.device(), bytes);
   } catch (const Shortage&) {
     return 0;  // one call after the other does not need all of them at once
   } catch (const c10::OutOfMemoryError&) {
     return 0;
   }
-  memory.result = made->_mutable_data_ptr_no_checks().get();
-  if (!chains->launch(*chain, memory)) return 0;
+  if (!run->launch(addresses, made->_mutable_data_ptr_no_checks().get())) return 0;
   ++manager_.chains_replayed;
   self = std::move(made);
-  return chain->calls;
+  return run->calls;
 }
 
 std::shared_ptr<const Call> Lineages::maker_of_missing(const TensorSpec& spec) const {
@@ -147,34 +140,22 @@ std::shared_ptr<const Call> Lineages::maker_of_missing(const TensorSpec& spec) c
   return origin.calls.front();
 }
 
-std::optional<SinglePass> Lineages::find_pass(const Call& call, Bytes bytes,
-                                              std::shared_ptr<const Call>& product) const {
-  SinglePasses* const passes = manager_.single_passes();
-  const c10::Device device = manager_.device();
-  if (passes == nullptr || !passes->available()) return std::nullopt;
-  auto found = find_product(call, device);
-  if (!found) found = find_sum(call, device);
-  if (!found && (found = find_cast(call, device))) {
-    auto maker = maker_of_missing(*found->input);
-    if (const auto whole = maker ? find_cast_of_product(*maker, call, device) : std::nullopt) {
-      found = whole;
-      product = std::move(maker);
-    }
-  }
-  if (!found || found->bytes() != bytes) return std::nullopt;
-  return found;
+std::optional<FusedRun> Lineages::find_fused(
+    std::span<const std::shared_ptr<const Call>> calls) const {
+  FusedRule* const rule = manager_.fused_rule(*calls.front()->info);
+  if (rule == nullptr) return std::nullopt;
+  return rule->find(calls, [&](const TensorSpec& spec) { return maker_of_missing(spec); });
 }
 
 std::vector<const TensorSpec*> Lineages::specs_read(const Origin& origin) const {
   std::vector<const TensorSpec*> specs;
   std::size_t done = 0;
-  std::shared_ptr<const Call> product;
   if (!origin.calls.empty() && origin.result == 0) {
     // What is missing is not made for a kernel that does without it.
-    const auto pass = find_pass(*origin.calls.front(), origin.bytes, product);
-    if (pass && product) {
-      specs = {pass->input, pass->other};
-      done = 1;
+    const auto run = find_fused(origin.calls);
+    if (run && run->maker && run->bytes == origin.bytes) {
+      specs = run->reads;
+      done = run->calls;
     }
   }
   for (const auto& call : std::span(origin.calls).subspan(done)) {
@@ -182,30 +163,6 @@ std::vector<const TensorSpec*> Lineages::specs_read(const Origin& origin) const 
   }
   std::erase_if(specs, [](const TensorSpec* spec) { return spec == nullptr || !spec->origin; });
   return specs;
-}
-
-std::size_t Lineages::run_single_pass(std::span<const std::shared_ptr<const Call>> calls,
-                                      Bytes bytes, const Order& order, Storage& self) {
-  std::shared_ptr<const Call> product;  // that `found` refers to
-  std::optional<SinglePass> found;
-  {
-    const Guard guard(mutex_);
-    found = find_pass(*calls.front(), bytes, product);
-  }
-  if (!found) return 0;
-  Pins inputs;
-  const Storage input = source_of(*found->input, order, inputs);
-  const Storage other =
-      found->other != nullptr ? source_of(*found->other, order, inputs) : Storage();
-  Storage made = take_memory(manager_.device(), bytes);
-  if (!manager_.single_passes()->launch(*found, address_in(*input, *found->input),
-                                        other ? address_in(*other, *found->other) : nullptr,
-                                        made->_mutable_data_ptr_no_checks().get())) {
-    return 0;
-  }
-  ++manager_.chains_replayed;
-  self = std::move(made);
-  return 1;
 }
 
 Lineages::Storage Lineages::run(const std::shared_ptr<Origin>& origin, std::vector<Bytes> addresses,
@@ -232,8 +189,7 @@ Lineages::Storage Lineages::run_calls(const Step& step, const Order& order, Pins
   Storage self;
   if (step.result == Origin::kNoResult) self = take_memory(manager_.device(), bytes);
   std::size_t done = 0;
-  if (step.result == 0) done = run_chain(step.calls, bytes, order, self);
-  if (step.result == 0 && done == 0) done = run_single_pass(step.calls, bytes, order, self);
+  if (step.result == 0) done = run_fused(step.calls, bytes, order, self);
   if (done > 0) pin(*self, /*writes=*/false, pins);
   for (const auto& call : std::span(step.calls).subspan(done)) {
     Pins inputs;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "adapters/torch/fused/rule.h"
 #include "base/error.h"
 
 namespace lms::torch {
@@ -90,21 +91,6 @@ Storage run_call(const Call& call, const std::vector<Storage>& storages,
     const auto at = static_cast<std::size_t>(position);
     return tensor_over(call.tensors[at], storages[at]);
   };
-  if (!call.saved.empty() && call.rounding == Rounding::kPlain && result == 0) {
-    // Input, weight and bias are the first three arguments of every batch norm.
-    const auto argument = [&](std::size_t i) { return tensor(call.arguments[i].tensors.front()); };
-    const auto maybe = [&](std::size_t i) -> std::optional<at::Tensor> {
-      if (call.arguments[i].kind != Call::Argument::Kind::kTensor) return std::nullopt;
-      const at::Tensor given = argument(i);
-      return given.defined() ? std::optional(given) : std::nullopt;
-    };
-    const double epsilon =
-        call.arguments.back().value.isDouble() ? call.arguments.back().value.toDouble() : 0;
-    const at::Tensor normalised =
-        at::batch_norm_elemt(argument(0), maybe(1), maybe(2), tensor_over(call.saved[0], saved[0]),
-                             tensor_over(call.saved[1], saved[1]), epsilon);
-    return share(normalised.storage());
-  }
   c10::Stack stack;
   for (const Call::Argument& argument : call.arguments) {
     switch (argument.kind) {
@@ -129,6 +115,14 @@ Storage run_call(const Call& call, const std::vector<Storage>& storages,
         break;
       }
     }
+  }
+  if (call.saved_for != nullptr && result == 0) {
+    std::vector<at::Tensor> results;
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      results.push_back(tensor_over(call.saved[i], saved[i]));
+    }
+    const at::Tensor made = call.saved_for->from_saved(call, stack, results);
+    if (made.defined()) return share(made.storage());
   }
   std::optional<DrawAgain> again;
   if (call.draws) {

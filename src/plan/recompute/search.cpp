@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -14,11 +13,10 @@
 #include "plan/recompute/candidate.h"
 #include "plan/recompute/coarse.h"
 #include "plan/recompute/trial.h"
+#include "plan/swap/trials.h"
 
 namespace lms {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// How much worse than the best a trial may be in the beginning, in parts of the step.
 constexpr double kFirstTemperature = 0.003;
@@ -59,8 +57,7 @@ class MixedSearch {
         derivations_(trace),
         trial_(trace, model_, derivations_, link, budget),
         evictions_(model_, budget),
-        random_(options.seed),
-        began_(Clock::now()) {}
+        trials_(options) {}
 
   Plan run() {
     evictions_.check(trace_);
@@ -71,17 +68,14 @@ class MixedSearch {
     double cost = best_;
     const double first_temperature =
         kFirstTemperature * cost * (options_.start != nullptr ? kFromStart : 1);
-    std::uniform_real_distribution<double> uniform(0, 1);
     Candidate trial;
-    for (std::int64_t round = 0; goes_on(round); ++round) {
-      const double temperature = first_temperature * (1 - progress(round));
+    for (std::int64_t round = 0; trials_.goes_on(round); ++round) {
+      const double temperature = first_temperature * (1 - trials_.progress(round));
       trial = candidate;
       mutate(trial);
       const double randomness = kRandomness.at(static_cast<std::size_t>(any(kRandomness.size())));
       const double now = attempt(trial, randomness, any(2) == 0);
-      if (now > cost && uniform(random_) >= std::exp((cost - now) / (temperature + 1e-12))) {
-        continue;
-      }
+      if (!trials_.accepts(now, cost, temperature)) continue;
       std::swap(candidate, trial);
       cost = now;
     }
@@ -90,7 +84,7 @@ class MixedSearch {
 
  private:
   double attempt(Candidate& candidate, double randomness, bool thin) {
-    const double ms = trial_.run(candidate, random_, randomness, thin);
+    const double ms = trial_.run(candidate, trials_.random(), randomness, thin);
     const double cost = ms + kRecomputing * trial_.recomputed_ms() + acting_ms_ * trial_.actions();
     if (cost < best_) {
       best_ = cost;
@@ -99,26 +93,10 @@ class MixedSearch {
     return cost;
   }
 
-  [[nodiscard]] double spent() const {
-    return std::chrono::duration<double>(Clock::now() - began_).count();
-  }
-  [[nodiscard]] bool goes_on(std::int64_t round) const {
-    if (options_.rounds >= 0 && round >= options_.rounds) return false;
-    return spent() < options_.seconds;
-  }
-  [[nodiscard]] double progress(std::int64_t round) const {
-    double part = spent() / std::max(1e-9, options_.seconds);
-    if (options_.rounds > 0) {
-      part = static_cast<double>(round) / static_cast<double>(options_.rounds);
-    }
-    return std::min(1.0, part);
-  }
-
-  int any(std::size_t size) {
-    return static_cast<int>(std::uniform_int_distribution<std::size_t>(0, size - 1)(random_));
-  }
-  double uniform(double from, double to) {
-    return std::uniform_real_distribution<double>(from, to)(random_);
+  int any(std::size_t size) { return trials_.any(size); }
+  double uniform(double from, double to) { return trials_.uniform(from, to); }
+  std::span<const int> stretch(const std::vector<std::vector<int>>& groups) {
+    return trials_.stretch(groups);
   }
   [[nodiscard]] const Gap& gap(int g) const { return model_.gaps[static_cast<std::size_t>(g)]; }
 
@@ -137,12 +115,7 @@ class MixedSearch {
     }
     std::map<std::tuple<std::string, std::string, std::string, Bytes, bool>, std::vector<int>>
         groups;
-    const auto name = [&](int op) {
-      const int at = op % model_.operators - 1;
-      return at < 0 || at >= static_cast<int>(trace_.operators.size())
-                 ? std::string()
-                 : trace_.operators[static_cast<std::size_t>(at)].name;
-    };
+    const auto name = [&](int place) { return name_at(trace_, model_, place); };
     for (const int g : evictions_.useful()) {
       groups[{name(static_cast<int>(makers[gap(g).block]) + 1),
               name(gap(g).begin + model_.operators - 1), name(gap(g).end), gap(g).bytes,
@@ -185,7 +158,8 @@ class MixedSearch {
       return true;
     };
     const auto may_try = [&] {
-      return best.swaps.empty() || (goes_on(0) && spent() < kForFirst * options_.seconds);
+      return best.swaps.empty() ||
+             (trials_.goes_on(0) && trials_.spent() < kForFirst * options_.seconds);
     };
     Rules rules;
     double* const knobs[] = {&rules.breadth, &rules.moved, &rules.price, &rules.hold, &rules.each};
@@ -201,15 +175,6 @@ class MixedSearch {
       }
     }
     return best;
-  }
-
-  /// A stretch of a group: often one gap, sometimes all.
-  std::span<const int> stretch(const std::vector<std::vector<int>>& groups) {
-    const std::vector<int>& group = groups[static_cast<std::size_t>(any(groups.size()))];
-    const auto size = static_cast<double>(group.size());
-    const auto count = static_cast<std::size_t>(std::lround(std::exp(uniform(0, std::log(size)))));
-    const auto first = static_cast<std::size_t>(any(group.size() - count + 1));
-    return std::span(group).subspan(first, count);
   }
 
   float any_hold() {
@@ -301,8 +266,7 @@ class MixedSearch {
   const Derivations derivations_;
   Trial trial_;
   EvictionSet evictions_;  ///< of the step's own model: which of its gaps are worth anything
-  std::mt19937_64 random_;
-  const Clock::time_point began_;
+  Trials trials_;
   std::vector<int> candidates_;  ///< gaps worth dropping
   std::vector<std::vector<int>> groups_;
   std::vector<std::vector<int>> drop_groups_;

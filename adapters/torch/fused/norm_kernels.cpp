@@ -1,18 +1,13 @@
-#include "adapters/torch/cuda/norm_kernels.h"
-
-#include <c10/cuda/CUDAStream.h>
-#include <cuda_runtime_api.h>
+#include "adapters/torch/fused/norm_kernels.h"
 
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <memory>
 #include <string>
 #include <utility>
 
-#include "adapters/torch/cuda/norm_kernel_source.h"
+#include "adapters/torch/fused/norm_kernel_source.h"
 #include "base/error.h"
-#include "cuda/event.h"
 
 namespace lms::torch {
 namespace {
@@ -20,7 +15,7 @@ namespace {
 constexpr unsigned kThreads = 256;
 
 std::uint32_t lanes_of(const NormChain& chain) {
-  return kVectorBytes / static_cast<std::uint32_t>(c10::elementSize(chain.type));
+  return Kernels::kVectorBytes / static_cast<std::uint32_t>(c10::elementSize(chain.type));
 }
 
 /// As the kernels' source has it.
@@ -35,17 +30,6 @@ std::string option(const char* name, std::uint32_t value) {
 
 }  // namespace
 
-bool NormKernels::available() const noexcept {
-  if (failed_) return false;
-  if (multiprocessors_ < 0) multiprocessors_ = multiprocessors_for_replays(device_);
-  return multiprocessors_ > 0;
-}
-
-void NormKernels::make_current() const {
-  // The driver, unlike the runtime, does nothing in a thread that has not chosen a device.
-  if (cudaSetDevice(device_) != cudaSuccess) throw Error("CUDA: the device cannot be chosen");
-}
-
 NormKernels::Way NormKernels::way_of(const NormChain& chain) {
   const std::uint32_t lanes = lanes_of(chain);
   if (chain.plane == 1) return chain.channels % lanes == 0 ? Way::kChannels : Way::kElements;
@@ -53,11 +37,11 @@ NormKernels::Way NormKernels::way_of(const NormChain& chain) {
 }
 
 bool NormKernels::aligned(const NormChain& chain, const NormChainMemory& memory) {
-  return is_vector(memory.input) && is_vector(memory.result) &&
-         (chain.other == nullptr || is_vector(memory.other));
+  return Kernels::is_vector(memory.input) && Kernels::is_vector(memory.result) &&
+         (chain.other == nullptr || Kernels::is_vector(memory.other));
 }
 
-CUfunction NormKernels::kernel_for(const NormChain& chain, Way way) {
+Kernels::Kernel NormKernels::kernel_for(const NormChain& chain, Way way) {
   const std::uint32_t data = number_of(chain.type);
   const std::uint32_t parameters = number_of(chain.parameters);
   const std::uint32_t add = chain.other != nullptr ? 1 : 0;
@@ -68,14 +52,14 @@ CUfunction NormKernels::kernel_for(const NormChain& chain, Way way) {
   const std::uint32_t key =
       ((((data * 3 + parameters) * 3 + walk) * 2 + add) * 3 + relu) * 2 + flushes;
   const std::lock_guard guard(mutex_);
-  if (const auto found = kernels_.find(key); found != kernels_.end()) return found->second;
-  return kernels_[key] = make("normalise",
-                              {option("DATA", data), option("PARAMETERS", parameters),
-                               option("ADD", add), option("RELU", relu), option("WAY", walk)},
-                              chain.rounding);
+  if (const auto found = made_.find(key); found != made_.end()) return found->second;
+  return made_[key] = make("normalise",
+                           {option("DATA", data), option("PARAMETERS", parameters),
+                            option("ADD", add), option("RELU", relu), option("WAY", walk)},
+                           chain.rounding);
 }
 
-CUfunction NormKernels::trial_for(Rounding rounding) {
+Kernels::Kernel NormKernels::trial_for(Rounding rounding) {
   const std::lock_guard guard(mutex_);
   if (const auto found = trials_.find(rounding); found != trials_.end()) return found->second;
   return trials_[rounding] = make("compare",
@@ -84,19 +68,17 @@ CUfunction NormKernels::trial_for(Rounding rounding) {
                                   rounding);
 }
 
-CUfunction NormKernels::make(const char* name, std::vector<std::string> options,
-                             Rounding rounding) {
-  if (!maker_) maker_.emplace();
+Kernels::Kernel NormKernels::make(const char* name, std::vector<std::string> options,
+                                  Rounding rounding) {
   options.emplace_back("--std=c++17");
   options.emplace_back("--fmad=false");
   options.emplace_back(rounding == Rounding::kFlushed ? "--ftz=true" : "--ftz=false");
-  return maker_->make(kNormKernelSource, name, std::move(options));
+  return kernels_.make(kNormKernelSource, name, std::move(options));
 }
 
 bool NormKernels::prepare(const NormChain& chain) noexcept {
   if (!available()) return false;
   try {
-    make_current();
     // Which of them, the addresses will say; the second is seldom wanted.
     (void)kernel_for(chain, way_of(chain));
     return true;
@@ -111,16 +93,15 @@ unsigned NormKernels::blocks_for(const NormChain& chain, Way way) const {
   const std::uint32_t lanes = way == Way::kElements ? 1 : lanes_of(chain);
   const std::uint32_t work = chain.elements / lanes;
   const auto blocks = [](std::uint32_t threads) { return (threads + kThreads - 1) / kThreads; };
-  const unsigned most = kBlocksEach * static_cast<unsigned>(multiprocessors_.load());
+  const unsigned most = kBlocksEach * static_cast<unsigned>(kernels_.multiprocessors());
   const unsigned least = way == Way::kChannels ? blocks(chain.channels / lanes) : 1;
   return std::max(std::min(blocks(work), most), least);
 }
 
 bool NormKernels::launch(const NormChain& chain, const NormChainMemory& memory) noexcept {
   try {
-    make_current();
     const Way way = aligned(chain, memory) ? way_of(chain) : Way::kElements;
-    const CUfunction kernel = kernel_for(chain, way);
+    const Kernels::Kernel kernel = kernel_for(chain, way);
     NormChainMemory at = memory;
     std::uint32_t elements = chain.elements;
     std::uint32_t channels = chain.channels;
@@ -129,11 +110,7 @@ bool NormKernels::launch(const NormChain& chain, const NormChainMemory& memory) 
     std::array<void*, 11> arguments{&at.input,     &at.weight, &at.bias,   &at.mean,
                                     &at.deviation, &at.other,  &at.result, &elements,
                                     &channels,     &plane,     &slope};
-    const auto stream =
-        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
-    if (maker_->launch(kernel, blocks_for(chain, way), kThreads, stream, arguments.data())) {
-      return true;
-    }
+    if (kernels_.launch(kernel, blocks_for(chain, way), kThreads, arguments.data())) return true;
   } catch (const std::exception&) {
     // As below.
   }
@@ -147,9 +124,6 @@ NormTrial NormKernels::examine(const NormChain& chain, const NormChainMemory& me
   constexpr std::uint32_t kEvidence = 500;
   NormTrial trial;
   try {
-    make_current();
-    const auto stream =
-        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
     for (const Rounding rounding : {Rounding::kPlain, Rounding::kFlushed}) {
       std::array<std::uint32_t, kTrialCounts> found{};
       NormChainMemory at = memory;
@@ -157,15 +131,12 @@ NormTrial NormKernels::examine(const NormChain& chain, const NormChainMemory& me
       std::array<void*, 10> arguments{
           &at.input,  &at.weight, &at.bias,           &at.mean,           &at.deviation,
           &at.result, &counts,    &geometry.elements, &geometry.channels, &geometry.plane};
-      cuda::check(cudaMemsetAsync(counts, 0, sizeof(found), stream), "cudaMemsetAsync");
-      if (!maker_->launch(trial_for(rounding), blocks_for(chain, Way::kElements), kThreads, stream,
-                          arguments.data())) {
+      kernels_.clear(counts, sizeof(found));
+      if (!kernels_.launch(trial_for(rounding), blocks_for(chain, Way::kElements), kThreads,
+                           arguments.data())) {
         return {};
       }
-      cuda::check(
-          cudaMemcpyAsync(found.data(), counts, sizeof(found), cudaMemcpyDeviceToHost, stream),
-          "cudaMemcpyAsync");
-      cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+      kernels_.read(found.data(), counts, sizeof(found));
       if (found[0] > 0) continue;
       trial.certain = std::all_of(found.begin() + 1, found.begin() + 6,
                                   [](std::uint32_t count) { return count >= kEvidence; }) &&
@@ -174,7 +145,9 @@ NormTrial NormKernels::examine(const NormChain& chain, const NormChainMemory& me
       trial.rounding = rounding;
       NormChain same = chain;
       same.rounding = rounding;
-      trial.ms = time(same, memory);
+      trial.ms = kernels_.time([&] {
+        if (!prepare(same) || !launch(same, memory)) throw Error("a kernel does not run");
+      });
       return trial;
     }
     trial.certain = true;
@@ -182,28 +155,6 @@ NormTrial NormKernels::examine(const NormChain& chain, const NormChainMemory& me
   } catch (const std::exception&) {
     return {};
   }
-}
-
-float NormKernels::time(const NormChain& chain, const NormChainMemory& memory) {
-  const auto stream =
-      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
-  const auto make_event = [] {
-    cudaEvent_t event = nullptr;
-    cuda::check(cudaEventCreate(&event), "cudaEventCreate");
-    return std::unique_ptr<CUevent_st, cudaError_t (*)(cudaEvent_t)>(event, &cudaEventDestroy);
-  };
-  const auto begin = make_event();
-  const auto end = make_event();
-  // The first run pays for loading the kernel.
-  for (int i = 0; i < 2; ++i) {
-    cuda::check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
-    if (!prepare(chain) || !launch(chain, memory)) throw Error("CUDA: the kernel does not run");
-    cuda::check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
-  }
-  cuda::check(cudaEventSynchronize(end.get()), "cudaEventSynchronize");
-  float ms = 0;
-  cuda::check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
-  return ms;
 }
 
 }  // namespace lms::torch

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapters/torch/cuda/cuda_block.h"
+#include "adapters/torch/cuda/cuda_memory.h"
+#include "cuda/lane.h"
+#include "engine/mover.h"
+#include "tiers/host_arena.h"
+
+namespace lms::torch {
+
+class CudaManager;
+
+/// How the bytes of CUDA blocks move: to pinned host memory and back, within the arena, or away and
+/// computed again.
+///
+/// Stream order, which is all that keeps the bytes right: a copy out starts after everything that
+/// is queued on the streams that have used the block, and the stream that owns the memory goes on
+/// only after the copy, so that the allocator may hand the memory out again at once. A copy in
+/// starts after what the current stream and the memory's owner have queued (the memory may still be
+/// in use there) and after the copy out; the current stream, and later every other stream that uses
+/// the block, goes on only after it. The host never waits.
+class CudaMover final : public Mover {
+ public:
+  CudaMover(CudaManager& manager, Engine& engine, CudaMemory& memory, c10::Device device);
+
+  /// Host memory for `limit` bytes of blocks, until stop(), which frees it at once: copies must
+  /// have ended (finish()).
+  void start(Bytes limit);
+  void stop() { host_.reset(); }
+  void set_limit(Bytes limit) { host_->set_limit(limit); }
+  /// Waits for all copies.
+  void finish();
+  /// Copies take so many times as long.
+  void slow_down(double out, double in);
+
+  std::optional<Bytes> page_out(Block& block, bool clean) override;
+  std::optional<Bytes> copy_below(Block& block) override;
+  std::optional<Bytes> page_in(Block& block, bool ahead) override;
+  bool relocate(Block& block) override;
+  bool drop(Block& block, Bytes most) override;
+  bool rematerialise(Block& block, const std::function<void()>& take) override;
+  void drop_copy(Block& block) noexcept override;
+  bool copy_matches(Block& block) override;
+
+  /// The storage points at where its bytes have been fetched to from now on, if they have.
+  void arrive(CudaBlock& block, c10::StorageImpl& storage);
+  /// Likewise every storage; `held` must outlive the lock.
+  void arrive_all(EngineLock& lock, std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held);
+  /// There is room below for copies of what is on the device.
+  [[nodiscard]] bool keeps_copies() const;
+  /// Of storages whose bytes are below; the context is their block.
+  static void delete_absent(void* context);
+
+  void reset_peak() { host_->reset_peak(); }
+  void add_stats(std::map<std::string, std::int64_t>& stats) const;
+
+ private:
+  /// The storage still has the memory on the device that the block stands for.
+  [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
+  /// The next user of the block's memory comes after everybody who has used it.
+  void release_in_order(CudaBlock& block, const void* data);
+  /// The out lane waits for everybody who has used the block, and everybody for its arrival.
+  void prepare_copy_out(CudaBlock& block, const void* data);
+  cuda::EventPtr copy_out(const CudaBlock& block, const HostSlot& to, const void* from);
+  cuda::EventPtr copy_in(const CudaBlock& block, void* to);
+  /// What has been computed again becomes the block's.
+  void adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl& storage);
+
+  CudaManager& manager_;
+  Engine& engine_;
+  CudaMemory& memory_;
+  const c10::Device device_;
+  std::optional<cuda::Lane> out_;
+  std::optional<cuda::Lane> in_;
+  std::optional<HostArena> host_;
+  std::atomic<std::int64_t> host_allocated_{0};  ///< bytes of all slots ever taken
+};
+
+}  // namespace lms::torch

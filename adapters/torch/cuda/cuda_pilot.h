@@ -1,0 +1,42 @@
+#pragma once
+
+#include "adapters/torch/cuda/cuda_memory.h"
+#include "cuda/profiler.h"
+#include "pilot/pilot.h"
+
+namespace lms::torch {
+
+class CudaManager;
+
+/// What planning asks of a CUDA device.
+class CudaPilotDevice final : public PilotDevice {
+ public:
+  CudaPilotDevice(CudaManager& manager, CudaMemory& memory, c10::Device device)
+      : manager_(manager), memory_(memory), device_(device) {}
+
+  void start_laps() override;
+  void begin_lap() override;
+  void restart_lap() override;
+  void lap() override;
+  Laps finish_laps() override;
+  void drop_laps() override;
+  Room room() override;
+  Bytes still_room(Bytes room) override;
+  [[nodiscard]] std::int64_t misplaced() const override;
+  [[nodiscard]] bool at_home(const Block& block) override;
+  LinkModel link() override;
+  void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override;
+  void drop_ghost(BlockUid uid) override;
+  void drop_ghosts() override;
+  void show(Stage stage, bool begins) noexcept override;
+  void say(const std::string& line) override;
+
+ private:
+  CudaManager& manager_;
+  CudaMemory& memory_;
+  const c10::Device device_;
+  LinkModel link_;                ///< the planning thread's
+  cuda::RangeId step_range_ = 0;  ///< guarded by the pilot's lock
+};
+
+}  // namespace lms::torch

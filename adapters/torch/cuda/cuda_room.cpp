@@ -1,0 +1,188 @@
+// Memory from PyTorch's own allocator, room made for it, and the limits that would do.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "adapters/torch/cuda/bridge_allocator.h"
+#include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/thread_state.h"
+#include "cuda/profiler.h"
+
+namespace lms::torch {
+
+template <typename Result>
+Result CudaMemory::take_or_wait(const std::function<Result()>& take) {
+  PinHolder* const who = may_wait_as();
+  bool waited = false;
+  const auto end_wait = [&] {
+    if (!waited) return;
+    EngineLock lock = engine_.lock(who);
+    engine_.end_wait(lock);
+  };
+  const auto wait = [&] {
+    if (who == nullptr) return false;
+    EngineLock lock = engine_.lock(who);
+    waited = true;
+    return engine_.wait_for_others(lock);
+  };
+  try {
+    Result result = take();
+    while (!result && wait()) result = take();
+    end_wait();
+    return result;
+  } catch (...) {
+    end_wait();
+    throw;
+  }
+}
+
+template c10::DataPtr CudaMemory::take_or_wait<c10::DataPtr>(const std::function<c10::DataPtr()>&);
+
+bool CudaMemory::prepare_room(Bytes bytes) {
+  EngineLock lock = engine_.lock();
+  if (!engine_.make_room(lock, round_up(bytes, 512)) && strict_) return false;
+  lock.unlock();
+  // The bytes fit under the limit; but the allocator may hold its free ones in pieces, and may not
+  // take more from the driver. Then evict one block whose place is large enough.
+  const auto stats = native_stats(device_);
+  const Bytes segment = round_up(bytes, kSegmentUnit);
+  const auto fits = [&] {
+    return current(stats.reserved_bytes) + segment + (arena_ ? arena_->mapped() : 0) <=
+           manager_.limit();
+  };
+  if (!fits()) {
+    std::size_t largest = 1;
+    BridgeAllocator::instance().cacheInfo(device_.index(), &largest);
+    if (static_cast<Bytes>(largest) >= bytes) return true;
+    yield_to_native(segment);
+    if (fits()) return true;
+    lock.lock();
+    (void)engine_.reclaim_one(lock, bytes, 2 * bytes);
+  }
+  return true;
+}
+
+bool CudaMemory::relieve(Bytes bytes, int attempt) {
+  cuda::mark("reclaim", bytes);
+  EngineLock lock = engine_.lock();
+  Bytes left = 0;
+  switch (attempt) {
+    case 0:
+      left = engine_.reclaim_one(lock, bytes, 2 * bytes);
+      return left > 0 || engine_.reclaim(lock, bytes) > 0;
+    case 1:
+      return engine_.reclaim(lock, std::max(2 * bytes, manager_.limit() / 8)) > 0;
+    case 2:
+      (void)engine_.reclaim(lock, INT64_MAX);
+      lock.unlock();
+      BridgeAllocator::instance().emptyCache({0, 0});
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <typename Result>
+Result CudaMemory::with_room(std::size_t size, const std::function<Result()>& allocate) {
+  const auto bytes = static_cast<Bytes>(size);
+  if (bytes == 0 || (in_pool() && manager_.capturing())) return allocate();
+  try {
+    if (Result result = take_or_wait<Result>([&] { return try_with_room(bytes, allocate); })) {
+      return result;
+    }
+  } catch (const TierFull& full) {
+    throw_out_of_memory(manager_, bytes, full.what());
+  }
+  throw_out_of_memory(manager_, bytes, "");
+}
+
+template <typename Result>
+Result CudaMemory::try_with_room(Bytes bytes, const std::function<Result()>& allocate) {
+  {
+    if (bytes < std::min(kLarge, manager_.min_block())) {
+      try {
+        return allocate();
+      } catch (const c10::OutOfMemoryError&) {
+        // Goes on below.
+      }
+    } else {
+      std::int64_t evictions = 0;
+      {
+        EngineLock lock = engine_.lock();
+        evictions = engine_.stats(lock).evictions;
+      }
+      const auto before = native_stats(device_).num_device_alloc;
+      if (!prepare_room(bytes)) return {};
+      try {
+        Result result = allocate();
+        EngineLock lock = engine_.lock();
+        if (engine_.stats(lock).evictions != evictions) {
+          ++from_reclaim_;
+        } else {
+          lock.unlock();
+          const bool grown = native_stats(device_).num_device_alloc != before;
+          ++(grown ? from_driver_ : from_free_list_);
+          if (grown) (void)native_reserved();
+          lock.lock();
+        }
+        return result;
+      } catch (const c10::OutOfMemoryError&) {
+        // Fragmentation, or memory that others hold.
+      }
+    }
+    ++from_retry_;
+    for (int attempt = 0; relieve(bytes, attempt); ++attempt) {
+      try {
+        return allocate();
+      } catch (const c10::OutOfMemoryError&) {
+        // The next attempt frees more.
+      }
+    }
+  }
+  return {};
+}
+
+template c10::DataPtr CudaMemory::with_room<c10::DataPtr>(std::size_t,
+                                                          const std::function<c10::DataPtr()>&);
+template void* CudaMemory::with_room<void*>(std::size_t, const std::function<void*()>&);
+
+void CudaMemory::reclaim_everything() {
+  try {
+    EngineLock lock = engine_.lock();
+    (void)engine_.reclaim(lock, INT64_MAX);
+  } catch (const TierFull&) {
+    // The operator's next failure says so, with its name.
+  }
+  (void)cudaGetLastError();  // the driver's own "out of memory" is not to be found by others
+  BridgeAllocator::instance().emptyCache({0, 0});
+}
+
+Bytes CudaMemory::least_limit(Bytes needed, Bytes requested) {
+  // PyTorch's allocator takes memory from the driver in segments: 2 MiB for small allocations, 20
+  // for those below 10, else in steps of 2. What is reserved after a reclaim is in use.
+  constexpr Bytes kSmallLimit = kMiB;
+  constexpr Bytes kMediumLimit = 10 * kMiB;
+  constexpr Bytes kMediumSegment = 20 * kMiB;
+  const Bytes segment = requested < kSmallLimit    ? kSegmentUnit
+                        : requested < kMediumLimit ? kMediumSegment
+                                                   : round_up(requested, kSegmentUnit);
+  const Bytes reserved = current(native_stats(device_).reserved_bytes);
+  const Bytes native = reserved + (arena_ ? arena_->used() : 0) + segment;
+  if (!arena_ || requested < manager_.min_block()) return std::max(needed, native);
+  // The arena takes memory in chunks, and leaves slack(limit) of what is not reserved.
+  const Bytes chunks = reserved + round_up(arena_->used() + requested, arena_->page());
+  return std::max({needed, native, chunks + slack(chunks + kSlack)});
+}
+
+Bytes CudaMemory::ample_limit(Bytes requested) {
+  // Whatever lies in pieces now: a segment more, or a stretch of new pages behind all the others,
+  // and what is left to PyTorch's allocator of a limit that much larger.
+  const Bytes page = arena_ ? arena_->page() : kSegmentUnit;
+  const Bytes growth = round_up(std::max<Bytes>(requested, 10 * kSegmentUnit), page) + page;
+  return manager_.limit() + growth + slack(manager_.limit() + growth + kSlack) -
+         slack(manager_.limit());
+}
+
+}  // namespace lms::torch

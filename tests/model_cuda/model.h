@@ -1,0 +1,41 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "model_cuda/schedule.h"
+
+namespace model {
+
+inline constexpr std::size_t kTotal = std::size_t{4} << 30;
+inline constexpr std::size_t kPage = std::size_t{2} << 20;
+
+/// All that the calls of the runtime and of the driver share; guarded by its mutex.
+struct Model {
+  std::mutex mutex;
+  Schedule schedule;
+  StreamId last_stream = 0;  // 0 is the default stream
+  std::map<char*, std::size_t> device;
+  std::map<char*, std::size_t> pinned;
+  std::size_t used = 0;
+  std::unordered_map<const void*, std::string> kernels;
+  int memory = -1;  // the file behind mapped chunks
+  off_t chunks = 0;
+  int capturing = 0;
+  int syncs_in_capture = 0;
+  int refused_questions = 0;
+  long long calls = 0;                      ///< events recorded, and waits for them
+  std::multimap<std::size_t, char*> freed;  ///< by size: the next to ask gets the same address
+};
+
+inline Model& model_now() {
+  static auto* model = new Model;
+  return *model;
+}
+
+}  // namespace model

@@ -1,0 +1,246 @@
+"""Stream order without a GPU: LMS on a model of CUDA that sees every race.
+
+The model (``tests/model_cuda``) stands in for the CUDA runtime: copies, streams and events do what
+CUDA promises and no more, and two operations that touch the same bytes are reported if neither is
+ordered after the other, however they happened to run. It must be there when PyTorch is loaded:
+``test_streams_model.py`` runs these tests, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import stream_programs as programs
+import torch
+from stress.probe import send_away
+
+import torch_lms
+
+MODEL = ctypes.CDLL(None)
+
+
+def races() -> list[str]:
+    """What has raced since the last call."""
+    text = ctypes.create_string_buffer(1 << 16)
+    MODEL.model_cuda_races(text, len(text))
+    return text.value.decode().splitlines()
+
+
+def check(result: programs.Result) -> None:
+    """No race, and the values that must be."""
+    torch.cuda.synchronize()
+    assert races() == []
+    for tensor, value in result:
+        assert bool((tensor.cpu() == value).all()), (tensor.cpu(), value)
+    assert races() == []
+
+
+def leave_alone(_: torch.Tensor) -> None:
+    """What evicts in a plain run."""
+
+
+def evict_if_it_may(tensor: torch.Tensor) -> None:
+    """Evicts what may leave."""
+    torch.ops.lms.evict(tensor)
+
+
+@contextlib.contextmanager
+def managed(arena: bool) -> Iterator[None]:
+    """LMS with an arena or, under the least of limits, without."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    limit = "512MiB" if arena else "127MiB"
+    with torch_lms.managed(device="cuda", limit=limit, min_block="64KiB", host_limit="64MiB"):
+        yield
+    races()
+
+
+def test_the_model_sees_a_race() -> None:
+    """A write beside a read."""
+    x = programs.large(1)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x.clone()
+    x.fill_(2.0)
+    assert len(races()) == 1
+    torch.cuda.synchronize()
+    del y
+
+
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+def test_program(program: Callable[..., programs.Result], arena: bool) -> None:
+    """Right in plain PyTorch, and so under LMS."""
+    check(program(leave_alone))
+    with managed(arena):
+        check(program(send_away))
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+def test_random_programs(arena: bool) -> None:
+    """Random programs, first without LMS: there the program itself would be wrong."""
+    for seed in range(int(os.environ.get("MODEL_CUDA_SEEDS", "12"))):
+        check(programs.random_program(seed, leave_alone))
+        with managed(arena):
+            try:
+                check(programs.random_program(seed, evict_if_it_may))
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}") from error
+
+
+def unseen_read(x: torch.Tensor, into: torch.Tensor) -> None:
+    """What an extension's kernel does: takes the address, and reads on the current stream."""
+    address = torch.Tensor.data_ptr.__wrapped__  # type: ignore[attr-defined]
+    stream = torch.cuda.current_stream().cuda_stream
+    code = MODEL.cudaMemcpyAsync(
+        *(ctypes.c_void_p(address(t)) for t in (into, x)),
+        ctypes.c_size_t(x.numel() * x.element_size()),
+        ctypes.c_int(4),
+        ctypes.c_void_p(stream),
+    )
+    assert code == 0
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize(
+    "how", ["away", "fetched", "fetched elsewhere", "fetched, used", "fetched, used, away"]
+)
+def test_unseen_read(how: str, arena: bool) -> None:
+    """A read that no operator announces, on the current stream, wherever the bytes are."""
+    with managed(arena):
+        x, into = programs.large(1), programs.large(0)
+        torch.ops.lms.access(into)
+        send_away(x)
+        side = torch.cuda.Stream()
+        if how == "fetched elsewhere":
+            with torch.cuda.stream(side):
+                assert torch.ops.lms.fetch(x)
+        elif how != "away":
+            assert torch.ops.lms.fetch(x)
+        if "used" in how:
+            x.clone()
+        if how.endswith("used, away"):
+            send_away(x)
+        torch.cuda._sleep(1000)
+        unseen_read(x, into)
+        check([(into, 1), (x, 1)])
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("then", ["dies", "leaves", "written", "read", "stays", "resized"])
+def test_fetched(then: str, arena: bool) -> None:
+    """What has been fetched ahead dies, leaves, or is used, before the copy has ended."""
+    with managed(arena):
+        x = programs.large(1)
+        send_away(x)
+        assert torch.ops.lms.fetch(x)
+        expected: programs.Result = []
+        if then == "dies":
+            del x
+        elif then == "leaves":
+            send_away(x)
+            expected = [(x, 1)]
+        elif then == "written":
+            x.fill_(2.0)
+            torch.ops.lms.evict(x)
+            expected = [(x, 2)]
+        elif then == "read":
+            expected = [(x.clone(), 1), (x, 1)]
+            torch.ops.lms.evict(x)
+        elif then == "resized":
+            x.untyped_storage().resize_(0)
+        else:
+            expected = [(x, 1)]
+        others = [programs.large(9) for _ in range(3)]
+        torch.cuda.current_stream().synchronize()
+        check([*expected, *((other, 9) for other in others)])
+    check(expected)
+
+
+def test_memory_goes_back_while_a_graph_is_captured() -> None:
+    """The arena keeps what is free: giving it back takes a wait for the device."""
+    with managed(arena=True):
+        x = programs.large(1)
+        del x
+        assert torch_lms.memory_stats("cuda")["arena.reserved.current"] > 0
+        torch.cuda.synchronize()
+        waits = MODEL.model_cuda_capture(1)
+        try:
+            torch.cuda.empty_cache()
+        finally:
+            assert MODEL.model_cuda_capture(-1) == waits
+        torch.cuda.empty_cache()
+        assert torch_lms.memory_stats("cuda")["arena.reserved.current"] == 0
+
+
+def test_memory_that_a_pool_has_given_back() -> None:
+    """What has been a private pool's is managed when it is nobody's in particular."""
+    with managed(arena=False):
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            x = torch.full((1 << 23,), 1.0, device="cuda")
+        address = x.data_ptr()
+        assert torch.ops.lms.state(x) == "unmanaged"
+        del x, pool
+        torch.cuda.empty_cache()
+        x = torch.full((1 << 23,), 1.0, device="cuda")
+        x.clone()
+        assert torch.ops.lms.state(x) == "resident"
+        assert x.data_ptr() == address
+
+
+def test_memory_of_a_pool_from_before() -> None:
+    """A graph that was captured before has its addresses."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.full((1 << 23,), 1.0, device="cuda")
+    with managed(arena=True):
+        x.clone()
+        assert torch.ops.lms.state(x) == "unmanaged"
+
+
+def test_an_enable_that_fails_leaves_nothing() -> None:
+    """Neither the allocator nor the state of being enabled."""
+    torch.cuda.synchronize()
+    library = Path(torch.__file__).parent / "lib/libc10_cuda.so"
+    name = "_ZN3c104cuda20CUDACachingAllocator9allocatorE"
+    allocator = ctypes.c_void_p.in_dll(ctypes.CDLL(str(library)), name)
+    before = allocator.value
+    MODEL.model_cuda_refuse_questions(1)
+    with pytest.raises(RuntimeError):
+        torch_lms.enable(device="cuda", limit="256MiB")
+    assert allocator.value == before
+    assert not torch_lms.is_enabled("cuda")
+    with managed(arena=True):
+        assert allocator.value != before
+    assert allocator.value == before
+
+
+def test_planned_loop() -> None:
+    """A loop under a plan that fetches ahead, cleans and drops."""
+    weights = [torch.full((1 << 20,), float(i), device="cuda") for i in range(40)]
+
+    def step() -> None:
+        saved = [w.clone() for w in weights]
+        for w in reversed(weights):
+            back = saved.pop()
+            w.copy_(back)
+            gradient = back.clone()
+            gradient.copy_(w)
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    with torch_lms.managed(device="cuda", limit=180 << 20, host_limit="600MiB", plan="now"):
+        for _ in range(14):
+            step()
+            torch_lms.step()
+            assert races() == []
+        assert torch_lms.memory_stats("cuda")["plan.steps"] >= 4
+        check([(w, i) for i, w in enumerate(weights)])
+    check([(w, i) for i, w in enumerate(weights)])
