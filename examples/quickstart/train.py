@@ -6,16 +6,21 @@ import torch
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-layers = [torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)]
-model = torch.nn.Sequential(*[torch.nn.Sequential(*layers) for _ in range(4)]).to(device)
+
+
+def block():
+    return [torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)]
+
+
+model = torch.nn.Sequential(*block(), *block(), *block(), *block()).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-data = torch.randn(4096, 512, device=device)
+data = torch.randn(512, 512, device=device)
 
 begin = time.perf_counter()
-for step in range(24):
+for step in range(30):
     optimizer.zero_grad()
     loss = (model(data) - data).square().mean()
     loss.backward()
     optimizer.step()
-    if step % 6 == 5:
+    if step % 10 == 9:
         print(f"step {step + 1:2}  loss {loss.item().hex()}  {time.perf_counter() - begin:.1f} s")

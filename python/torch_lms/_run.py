@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import builtins
 import importlib.machinery
+import logging
 import os
 import runpy
 import shutil
@@ -19,6 +21,7 @@ import torch
 import torch_lms
 
 from . import _settings
+from ._summary import format_bytes
 
 _USAGE = "%(prog)s [setting ...] [--] program [argument ...]"
 _EPILOG = """\
@@ -160,6 +163,24 @@ def _run_module(name: str, arguments: list[str]) -> None:
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
+def _say_what_happened(process: int) -> None:
+    """A line on each managed device at the end, where the log is on."""
+    if os.getpid() != process:
+        return  # a process that was forked off
+    for device in torch_lms.devices():
+        stats = torch_lms.memory_stats(device)
+        logging.getLogger("torch_lms").info(
+            "%s: at most %s of tensors under a limit of %s; %s left and %s came back; %d steps ran "
+            "under a plan",
+            device,
+            format_bytes(stats["device.bytes.peak"]),
+            format_bytes(stats["limit"]),
+            format_bytes(stats["bytes_out"]),
+            format_bytes(stats["bytes_in"]),
+            stats["plan.steps"],
+        )
+
+
 def _refuse(parser: argparse.ArgumentParser, message: object) -> NoReturn:
     print(f"{parser.prog}: {message}", file=sys.stderr)
     raise SystemExit(2)
@@ -187,6 +208,7 @@ def main(arguments: list[str]) -> int:
         if given["device"] is None:
             given["device"] = _default_device()
         torch_lms.enable(**given)
+        atexit.register(_say_what_happened, os.getpid())
     except (ProgramError, ValueError, RuntimeError, OSError) as error:
         _refuse(parser, str(error).removeprefix("torch_lms: "))
     if path is not None:

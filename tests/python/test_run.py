@@ -54,8 +54,10 @@ def test_a_script_finds_lms_enabled(script, how) -> None:
     path = script(PRINTS)
     ran = run("--limit", "96MiB", path, "--limit", "3", "-x", how=how)
     assert ran.stdout == "['cpu'] 96 ['--limit', '3', '-x'] __main__\n", ran.stderr
-    ran = run("--limit=64M", "--", path, "a", how=how)
+    assert ran.stderr == ""
+    ran = run("--limit=64M", "--log", "info", "--", path, "a", how=how)
     assert ran.stdout == "['cpu'] 64 ['a'] __main__\n", ran.stderr
+    assert "under a limit of 64.0 MiB" in ran.stderr and "0 steps ran under a plan" in ran.stderr
 
 
 def test_variables_count_and_options_beat_them(script) -> None:
