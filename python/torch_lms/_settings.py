@@ -266,13 +266,14 @@ class Setting:
 
 
 def parse_limit(value: Any, total: Callable[[], int]) -> int:
-    """Bytes of a limit, as parse_bytes(). Below 1 MiB the unit has to be said: whoever writes 12
-    means 12 GiB."""
+    """Bytes of a limit, as parse_bytes(). Below 64 KiB the unit has to be said: whoever writes 12
+    means 12 GiB, and 12000 is some 12000 MiB."""
     count = parse_bytes(value, total)
     without_unit = not isinstance(value, str) or value.strip().isdigit()
-    if count < 2**20 and without_unit:
+    if count < 2**16 and without_unit:
+        meant = f"{count}GiB" if count < 1024 else f"{count}MiB"
         raise ValueError(
-            f"{value!r} is {count} bytes, which holds no tensor; was '{count}GiB' meant? "
+            f"{value!r} is {count} bytes, which holds no tensor; was '{meant}' meant? "
             f"('{count}B' if not)"
         )
     return count
