@@ -1,6 +1,6 @@
 # LMS: `make demo` and `make test` do all of their own set-up. See CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sanitizers test-gpu test-newest attack bench build vendor reference format check-format tidy clean
+.PHONY: help demo test test-sanitizers test-gpu test-newest wheels test-wheels attack bench build vendor reference format check-format tidy clean
 
 ARGS ?=
 FILES ?=
@@ -22,6 +22,12 @@ test-gpu:  ## the tests on a GPU, with the machine's own python3 (PYTHON) and it
 
 test-newest:  ## build for and test the newest PyTorch, on the CPU
 	@tools/scripts/test_newest.sh
+
+wheels:  ## wheels for PyTorch 2.11 and the newest, in dist/ (ARGS="2.12 2.13": for those)
+	@tools/scripts/wheels.sh $(ARGS)
+
+test-wheels:  ## each wheel of dist/ in a new virtual environment without a compiler
+	@tools/scripts/test_wheels.sh $(ARGS)
 
 attack:  ## random programs under LMS against plain PyTorch (ARGS="--programs 100000 --jobs 2")
 	@tools/scripts/attack.sh $(ARGS)
@@ -48,4 +54,4 @@ tidy:  ## clang-tidy (FILES="src/base/bytes.cpp ...")
 	@tools/scripts/tidy.sh $(FILES)
 
 clean:  ## remove all builds; the virtual environments stay
-	rm -rf build build-asan build-tsan build-gpu build-newest python/torch_lms/lib
+	rm -rf build build-asan build-tsan build-gpu build-newest build-wheel-* python/torch_lms/lib

@@ -1,7 +1,8 @@
 # The parts of an installed PyTorch that LMS compiles and links against, found without importing it
 # and without PyTorch's own CMake package (which wants a CUDA toolkit with a compiler).
 #
-# Input:  LMS_TORCH_DIR (a folder with include/ and lib/: PyTorch's package folder or libtorch),
+# Input:  LMS_TORCH_DIR (a folder with include/ and lib/: PyTorch's package folder or libtorch), also
+#         as an environment variable,
 #         or Python3_EXECUTABLE, or Python3_ROOT_DIR, or the python3 on the PATH.
 # Result: TorchSDK_FOUND, TorchSDK_DIR, TorchSDK_VERSION, TorchSDK_CUDA_VERSION (empty: a build
 #         without CUDA), TorchSDK_SITE (folders that may hold the nvidia/ packages), and targets
@@ -13,6 +14,9 @@ include(FindPackageHandleStandardArgs)
 
 set(TorchSDK_SITE "")
 set(reason "")
+if(NOT LMS_TORCH_DIR AND DEFINED ENV{LMS_TORCH_DIR})
+  set(LMS_TORCH_DIR "$ENV{LMS_TORCH_DIR}")
+endif()
 if(LMS_TORCH_DIR)
   get_filename_component(TorchSDK_DIR "${LMS_TORCH_DIR}" ABSOLUTE)
   get_filename_component(TorchSDK_SITE "${TorchSDK_DIR}" DIRECTORY)

@@ -1,15 +1,26 @@
-# Installation: under pip only the library, into the package; else a CMake package, find_package(LMS).
+# Installation: under pip the library and the tool, into the package; else a CMake package,
+# find_package(LMS).
 if(DEFINED SKBUILD)
   if(NOT TARGET lms_torch)
-    message(FATAL_ERROR "the Python package needs the PyTorch adapter, which is not being built")
+    message(FATAL_ERROR "the Python package needs the PyTorch adapter, which is not being built: "
+                        "${TorchSDK_NOT_FOUND_MESSAGE}")
   endif()
   # The package lies beside torch, and torch beside the nvidia packages.
-  set(run_path "$ORIGIN/../../torch/lib")
+  set(site "$ORIGIN/../..")
+  set(run_path "${site}/torch/lib")
   if(lms_cudart MATCHES "/(nvidia/[^/]+/lib)/[^/]+$")
-    list(APPEND run_path "$ORIGIN/../../${CMAKE_MATCH_1}")
+    list(APPEND run_path "${site}/${CMAKE_MATCH_1}")
   endif()
   set_target_properties(lms_torch PROPERTIES INSTALL_RPATH "${run_path}")
   install(TARGETS lms_torch LIBRARY DESTINATION torch_lms/lib)
+  if(TARGET lms_torch_without_cuda)
+    set_target_properties(
+      lms_torch_without_cuda PROPERTIES INSTALL_RPATH "${site}/../torch/lib")
+    install(TARGETS lms_torch_without_cuda LIBRARY DESTINATION torch_lms/lib/cpu)
+  endif()
+  if(TARGET lms_tool)
+    install(TARGETS lms_tool RUNTIME DESTINATION torch_lms_tool/bin)
+  endif()
   return()
 endif()
 

@@ -26,6 +26,10 @@ function(lms_target_defaults target)
   # Designated initialisers leave fields to their defaults on purpose.
   target_compile_options(
     ${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${LMS_WERROR}>:-Werror>)
+  # A package does not tell where it was built.
+  if(DEFINED SKBUILD)
+    target_compile_options(${target} PRIVATE "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
+  endif()
   # GCC 12 misreads sums of strings where it optimises much (bug 105651).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)

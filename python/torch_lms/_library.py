@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ._built_for import BuiltFor, choose, complaint, read_built_for, release_of, running
+
 LIBRARY_NAME = "liblms_torch.so"
 OLDEST_TORCH = (2, 11)
 
 _lock = threading.Lock()
 _ops: Any = None
-
-
-def release_of(version: str) -> tuple[int, int]:
-    """The (major, minor) of a version such as ``2.11.0+cu130``; RuntimeError if it has none."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    if match is None:
-        raise RuntimeError(f"torch_lms: cannot read the PyTorch version {version!r}")
-    return int(match.group(1)), int(match.group(2))
 
 
 def check_supported(version: str) -> None:
@@ -35,34 +28,44 @@ def check_supported(version: str) -> None:
         )
 
 
-def check_matches(running: str, built_for: str) -> None:
-    """Raises RuntimeError unless both versions are of the same release (major.minor)."""
-    if release_of(running) == release_of(built_for):
-        return
-    release = ".".join(map(str, release_of(built_for)))
-    raise RuntimeError(
-        f"torch_lms: this library was built for PyTorch {built_for}, but PyTorch {running} is "
-        f"running; install torch=={release}.*, or build torch_lms again against PyTorch {running} "
-        "(pip install --force-reinstall --no-deps --no-build-isolation .)"
-    )
+def _candidates() -> list[Path]:
+    """``LMS_LIBRARY``, else what is in ``lib/`` of this package; RuntimeError if there is none."""
+    chosen = os.environ.get("LMS_LIBRARY")
+    if chosen:
+        if not Path(chosen).is_file():
+            raise RuntimeError(f"torch_lms: LMS_LIBRARY names {chosen}, which is not a file")
+        return [Path(chosen)]
+    folder = Path(__file__).parent / "lib"
+    found = [path for path in sorted(folder.rglob(LIBRARY_NAME)) if path.is_file()]
+    if not found:
+        raise RuntimeError(
+            f"torch_lms: {LIBRARY_NAME} was not found in {folder}; install the package (pip "
+            "install .), or let LMS_LIBRARY name a build of it"
+        )
+    return found
 
 
 def library_path() -> Path:
-    """Where the library is: ``LMS_LIBRARY``, else ``lib/`` of this package.
+    """The library for the PyTorch that is imported: ``LMS_LIBRARY``, else one of this package's.
 
     Raises:
-        RuntimeError: nothing is there; the message names every place that was tried.
+        RuntimeError: there is none, or none that was built for this PyTorch; the message says for
+            which, and what to install.
     """
-    chosen = os.environ.get("LMS_LIBRARY")
-    path = Path(chosen) if chosen else Path(__file__).parent / "lib" / LIBRARY_NAME
-    if path.is_file():
-        return path
-    if chosen:
-        raise RuntimeError(f"torch_lms: LMS_LIBRARY names {path}, which is not a file")
-    raise RuntimeError(
-        f"torch_lms: {LIBRARY_NAME} was not found at {path}; install the package (pip install .), "
-        "or let LMS_LIBRARY name a build of it"
-    )
+    there: dict[Path, BuiltFor] = {}
+    for path in _candidates():
+        built = read_built_for(path)
+        if built is None:
+            raise RuntimeError(
+                f"torch_lms: {path} does not say which PyTorch it was built for: it is no "
+                f"{LIBRARY_NAME}, or that of an older torch_lms"
+            )
+        there[path] = built
+    needed = running(torch.__version__, torch.version.cuda)
+    path = choose(needed, there)
+    if path is None:
+        raise RuntimeError(complaint(torch.__version__, needed, list(there.values())))
+    return path
 
 
 def is_loaded() -> bool:
@@ -88,10 +91,8 @@ def ops() -> Any:
                 torch.ops.load_library(str(path))
             except OSError as error:
                 raise RuntimeError(
-                    f"torch_lms: {path} cannot be loaded into PyTorch {torch.__version__} (was it "
-                    f"built for another release, or another CUDA?): {error}"
+                    f"torch_lms: {path} cannot be loaded into PyTorch {torch.__version__}, for "
+                    f"which it was built: {error}"
                 ) from error
-            info = dict(torch.ops.lms.info())
-            check_matches(torch.__version__, info["torch_version"])
             _ops = torch.ops.lms
     return _ops

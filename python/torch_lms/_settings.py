@@ -29,6 +29,10 @@ _UNITS = {
     "MIB": 2**20,
     "GIB": 2**30,
     "TIB": 2**40,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
 }
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*|%)\s*")
 _AMOUNT_HELP = "bytes as an int, or a string such as '12GiB', '800MB' or '50%'"
@@ -40,7 +44,8 @@ def parse_bytes(value: Any, total: Callable[[], int] | None = None, least: int =
     """Bytes from an int or a string (``12GiB``, ``1.5GB``, ``4096``, ``50%``).
 
     Args:
-        value: the amount. Units are powers of 1000 (KB, MB, ...) or of 1024 (KiB, MiB, ...).
+        value: the amount. Units are powers of 1000 (KB, MB, ...) or of 1024 (KiB, MiB, ..., and
+            K, M, ..., as Docker and Slurm have it).
         total: gives the bytes that 100 % stands for; without it a percentage is an error.
         least: the smallest amount that is accepted.
 
@@ -62,8 +67,8 @@ def parse_bytes(value: Any, total: Callable[[], int] | None = None, least: int =
             scale = _UNITS.get(unit.upper())
             if scale is None:
                 raise ValueError(
-                    f"{value!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, TiB, KB, MB, "
-                    "GB, TB or %"
+                    f"{value!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, TiB (or K, M, "
+                    "G, T), KB, MB, GB, TB or %"
                 )
             if scale == 1 and "." in number:
                 raise ValueError(f"{value!r} is not a whole number of bytes; or was '%' meant?")
@@ -260,12 +265,26 @@ class Setting:
     doc: str
 
 
+def parse_limit(value: Any, total: Callable[[], int]) -> int:
+    """Bytes of a limit, as parse_bytes(). Below 64 KiB the unit has to be said: whoever writes 12
+    means 12 GiB, and 12000 is some 12000 MiB."""
+    count = parse_bytes(value, total)
+    without_unit = not isinstance(value, str) or value.strip().isdigit()
+    if count < 2**16 and without_unit:
+        meant = f"{count}GiB" if count < 1024 else f"{count}MiB"
+        raise ValueError(
+            f"{value!r} is {count} bytes, which holds no tensor; was '{meant}' meant? "
+            f"('{count}B' if not)"
+        )
+    return count
+
+
 def _limit(value: Any, earlier: Mapping[str, Any]) -> int:
-    return parse_bytes(value, lambda: device_memory(earlier["device"]))
+    return parse_limit(value, lambda: device_memory(earlier["device"]))
 
 
 def _host_limit(value: Any, earlier: Mapping[str, Any]) -> int:
-    return parse_bytes(value, lambda: tier_below(earlier["device"], earlier["directory"]))
+    return parse_limit(value, lambda: tier_below(earlier["device"], earlier["directory"]))
 
 
 def _recompute(value: Any, earlier: Mapping[str, Any]) -> bool:

@@ -11,12 +11,16 @@
 namespace lms {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{{"", 1},
+constexpr std::array<std::pair<std::string_view, double>, 14> kUnits = {{{"", 1},
                                                                          {"B", 1},
                                                                          {"KiB", 1024.0},
                                                                          {"MiB", 1048576.0},
                                                                          {"GiB", 1073741824.0},
                                                                          {"TiB", 1099511627776.0},
+                                                                         {"K", 1024.0},
+                                                                         {"M", 1048576.0},
+                                                                         {"G", 1073741824.0},
+                                                                         {"T", 1099511627776.0},
                                                                          {"kB", 1e3},
                                                                          {"MB", 1e6},
                                                                          {"GB", 1e9},

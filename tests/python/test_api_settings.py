@@ -23,6 +23,10 @@ from torch_lms import _settings
         ("1.5GiB", 3 << 29),
         (".5MB", 500_000),
         ("3TiB", 3 << 40),
+        ("12G", 12 << 30),
+        ("12GB", 12 * 10**9),
+        ("12GiB", 12 << 30),
+        ("512m", 512 << 20),
         ("50%", 500),
         ("100%", 1000),
     ],
@@ -38,6 +42,20 @@ def test_amounts(given: int | str, expected: int) -> None:
 def test_bad_amounts(given: object) -> None:
     with pytest.raises(ValueError):
         _settings.parse_bytes(given, lambda: 1000)
+
+
+@pytest.mark.parametrize("given", [12, "12", " 12 ", 12000])
+@pytest.mark.parametrize("name", ["limit", "host_limit"])
+def test_a_limit_of_a_few_bytes_is_a_forgotten_unit(name: str, given: int | str) -> None:
+    number = str(given).strip()
+    unit = "MiB" if given == 12000 else "GiB"
+    with pytest.raises(ValueError, match=f"{name}: .* is {number} bytes.*'{number}{unit}' meant"):
+        torch_lms.enable(**{name: given}, device="cpu")
+    assert not torch_lms.is_enabled()
+    assert _settings.parse_limit(f"{number}B", lambda: 1000) == int(number)
+    assert _settings.parse_limit(f"{number}GiB", lambda: 1000) == int(number) << 30
+    assert _settings.parse_limit("50%", lambda: 1000) == 500
+    assert _settings.parse_limit(1 << 16, lambda: 1000) == 1 << 16
 
 
 def test_large_amount_is_exact() -> None:

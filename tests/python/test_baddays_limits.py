@@ -120,7 +120,7 @@ def test_failing_step_can_be_repeated(device: str) -> None:
         run.step()
         run.step()
         # Too little for a matrix product, so that the forward pass itself is cut off.
-        package.enable(limit=40 << 10, min_block="4KiB", device=device)
+        package.enable(limit="40KiB", min_block="4KiB", device=device)
         with pytest.raises(OUT_OF_MEMORY):
             run.step()
         package.enable(limit="64MiB", min_block="4KiB", device=device)

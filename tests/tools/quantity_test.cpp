@@ -16,6 +16,8 @@ TEST(Quantity, BytesInAllTheirUnits) {
   EXPECT_EQ(parse_bytes("1.5GiB"), 1610612736);
   EXPECT_EQ(parse_bytes("12 GiB"), 12 * kGiB);
   EXPECT_EQ(parse_bytes("2TiB"), 2048 * kGiB);
+  EXPECT_EQ(parse_bytes("12G"), 12 * kGiB) << "as Docker and Slurm have it";
+  EXPECT_EQ(parse_bytes("1.5 K"), 1536);
   EXPECT_EQ(parse_bytes("800MB"), 800'000'000);
   EXPECT_EQ(parse_bytes("1e9"), 1'000'000'000);
 }

@@ -165,8 +165,25 @@ TEST_F(Tool, MistakesAreErrors) {
   EXPECT_EQ(run_tool({"trace", path("no.json")}), kFailed);
   EXPECT_NE(err_.find("no.json"), std::string::npos) << err_;
   EXPECT_EQ(run_tool({"trace", path("step.json.gz"), "more"}), kFailed);
+  EXPECT_EQ(run_tool({"--version"}), kFits);
+  EXPECT_EQ(out_, "lms " LMS_VERSION "\n");
   EXPECT_EQ(run_tool({"--help"}), kFits);
   EXPECT_TRUE(said("plan")) << out_;
+  // Of an unknown command, or none: what there is.
+  const std::vector<std::vector<std::string>> wrong = {{}, {"foo", "-h"}, {"foo"}};
+  for (const std::vector<std::string>& words : wrong) {
+    EXPECT_EQ(run_tool(words), kFailed);
+    for (const std::string name :
+         {"plan", "trace", "report", "run", "doctor", "train", "eval", "predict", "bench"}) {
+      EXPECT_NE(err_.find("\n  " + name + " "), std::string::npos) << err_;
+    }
+    EXPECT_EQ(out_, "");
+  }
+  EXPECT_NE(err_.find("there is no command 'foo'"), std::string::npos) << err_;
+  EXPECT_EQ(run_tool({"run", "train.py"}), kFailed);
+  EXPECT_NE(err_.find("python -m torch_lms run"), std::string::npos) << err_;
+  EXPECT_EQ(run_tool({"--wrong"}), kFailed);
+  EXPECT_NE(err_.find("--wrong"), std::string::npos) << err_;
   // There is no lms-train beside this test.
   EXPECT_EQ(run_tool({"train", "recipe.toml"}), kFailed);
   EXPECT_NE(err_.find("'train' is a command of the program lms-train"), std::string::npos) << err_;

@@ -94,11 +94,10 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
   if (argc > 1 && is_other(argv[1])) return run_other(argv, err);
   try {
     CLI::App app(
-        "Large Model Support: recorded training steps, and what memory limits make of them. The "
-        "commands train, eval, predict and bench are those of programs beside this one: see lms "
-        "train --help and lms bench --help.",
+        "Large Model Support: recorded training steps, and what memory limits make of them.",
         "lms");
-    app.require_subcommand(1);
+    app.footer("All commands, of this program and of others:\n" + list_of_commands());
+    app.set_version_flag("-V,--version", "lms " LMS_VERSION, "say which version this is");
     PlanArguments arguments;
     std::string trace_file;
 
@@ -140,6 +139,11 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
     report_command->add_option("--svg", request.svg, "folder for every chart as an SVG");
     report_command->add_option("--png", request.png, "the same as PNGs, drawn by Chromium");
 
+    const std::string_view command = argc > 1 ? argv[1] : "";
+    if (!command.starts_with('-') && !is_command(command)) {
+      std::fputs(no_such_command(command).c_str(), err);
+      return kFailed;
+    }
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -1,6 +1,9 @@
 // The CUDA backend of builds without CUDA.
 
 #include "adapters/torch/backends.h"
+#include "adapters/torch/built_for.h"
+
+LMS_STATE_BUILT_FOR(0);
 
 namespace lms::torch {
 

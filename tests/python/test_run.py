@@ -1,0 +1,237 @@
+"""``lms run`` and ``python -m torch_lms run``: programs under LMS, as Python would start them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_lms import _run
+
+ROOT = Path(__file__).resolve().parents[2]
+AS_MODULE = ("-m", "torch_lms", "run")
+AS_SCRIPT = ("-c", "import sys; from torch_lms_tool.main import main; sys.exit(main())", "run")
+
+
+def run(
+    *words: str, how: tuple[str, ...] = AS_MODULE, cwd: Path | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    variables = {name: value for name, value in os.environ.items() if name != "LMS_VERIFY"}
+    variables["PYTHONPATH"] = str(ROOT / "python")
+    variables.update(LMS_DEVICE="cpu", **environ)
+    command = [sys.executable, *how, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=300
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path):
+    """Writes a program; gives its path."""
+
+    def write(text: str, name: str = "train.py") -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+PRINTS = """
+    import sys, torch_lms
+    print(torch_lms.devices(), torch_lms.get_limit() >> 20, sys.argv[1:], __name__)
+"""
+
+
+@pytest.mark.parametrize("how", [AS_MODULE, AS_SCRIPT])
+def test_a_script_finds_lms_enabled(script, how) -> None:
+    path = script(PRINTS)
+    ran = run("--limit", "96MiB", path, "--limit", "3", "-x", how=how)
+    assert ran.stdout == "['cpu'] 96 ['--limit', '3', '-x'] __main__\n", ran.stderr
+    assert ran.stderr == ""
+    ran = run("--limit=64M", "--log", "info", "--", path, "a", how=how)
+    assert ran.stdout == "['cpu'] 64 ['a'] __main__\n", ran.stderr
+    assert "under a limit of 64.0 MiB" in ran.stderr and "0 steps ran under a plan" in ran.stderr
+
+
+def test_variables_count_and_options_beat_them(script) -> None:
+    path = script(PRINTS)
+    assert "'cpu'] 48 " in run(path, LMS_LIMIT="48MiB").stdout
+    assert "'cpu'] 80 " in run("--limit", "80MiB", path, LMS_LIMIT="48MiB").stdout
+
+
+def test_every_setting_is_an_option(script, tmp_path: Path) -> None:
+    path = script("import torch_lms; print(torch_lms.get_min_block(), torch_lms.get_host_limit())")
+    ran = run("--limit", "64MiB", "--min-block", "4KiB", "--host-limit", "1GiB", "--plan", "off",
+              "--directory", str(tmp_path), "--recompute=off", path)  # fmt: skip
+    assert ran.stdout == f"4096 {1 << 30}\n", ran.stderr
+
+
+def test_the_script_is_as_python_would_run_it(script, tmp_path: Path) -> None:
+    script("VALUE = 7", "beside.py")
+    path = script("""
+        import atexit, pickle, sys, threading
+        import beside                                   # its own folder comes first
+        class Thing: pass
+        assert sys.modules["__main__"].Thing is Thing and __file__ == sys.argv[0]
+        copy = lambda: pickle.loads(pickle.dumps(Thing()))
+        atexit.register(lambda: print("exit", copy().__class__ is Thing))
+        threading.Timer(0.2, lambda: print("thread", Thing, beside.VALUE)).start()
+        print("main")
+    """)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ran = run("--limit", "64MiB", path, cwd=elsewhere)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "main\nthread <class '__main__.Thing'> 7\nexit True\n"
+
+
+def test_exit_statuses_and_exceptions_pass_through(script) -> None:
+    assert run("--limit", "64MiB", script("import sys; sys.exit(5)")).returncode == 5
+    ran = run("--limit", "64MiB", script("raise KeyError('mine')"))
+    assert ran.returncode == 1 and "KeyError: 'mine'" in ran.stderr
+    assert 'train.py", line 1' in ran.stderr
+
+
+def test_a_module_and_a_folder(script, tmp_path: Path) -> None:
+    script("from . import inner", "pack/__main__.py")
+    script("", "pack/__init__.py")
+    script("import sys, torch_lms; print(torch_lms.get_limit() >> 20, sys.argv[1:])",
+           "pack/inner.py")  # fmt: skip
+    ran = run("--limit", "64MiB", "-m", "pack", "-m", "x", cwd=tmp_path)
+    assert ran.stdout == "64 ['-m', 'x']\n", ran.stderr
+    script("import torch_lms, sibling; print(torch_lms.get_limit() >> 20)", "plain/__main__.py")
+    script("", "plain/sibling.py")
+    assert run("--limit", "64MiB", str(tmp_path / "plain")).stdout == "64\n"
+
+
+def test_an_installed_program(script, tmp_path: Path) -> None:
+    program = script(f"#!{sys.executable}\n" + textwrap.dedent(PRINTS), "bin/nnTrain")
+    os.chmod(program, 0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    ran = run("--limit", "64MiB", "--", "nnTrain", "3d", PATH=path)
+    assert ran.stdout == "['cpu'] 64 ['3d'] __main__\n", ran.stderr
+
+
+def test_programs_of_others_are_refused(script, tmp_path: Path) -> None:
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    for name, first, words in (
+        ("other", "#!/opt/other/bin/python3", "another Python (/opt/other/bin/python3)"),
+        ("shell", "#!/bin/sh", "is no Python program"),
+    ):
+        os.chmod(script(first + "\nprint('ran')\n", f"bin/{name}"), 0o755)
+        ran = run("--limit", "64MiB", name, PATH=path)
+        assert ran.returncode == 2 and words in ran.stderr and ran.stdout == "", ran.stderr
+    ran = run("--limit", "64MiB", "no-such-program-at-all")
+    assert ran.returncode == 2 and "neither a file here nor a program" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--limit", "12", "x.py"], "was '12GiB' meant"),
+        (["--limit", "12 parsecs", "x.py"], "unknown unit 'parsecs'"),
+        (["--limits", "12GiB", "x.py"], "unrecognized arguments: --limits"),
+        (["--limit", "64MiB"], "a program is missing"),
+        (["--limit", "64MiB", "-m"], "a program is missing"),
+        (["--limit"], "expected one argument"),
+        (["--device", "tpu", "x.py"], "device: 'tpu' is not a device"),
+    ],
+)
+def test_mistakes_are_one_line_and_not_a_traceback(script, words, said) -> None:
+    path = script("print('ran')", "x.py")
+    ran = run(*[path if word == "x.py" else word for word in words])
+    assert ran.returncode == 2 and ran.stdout == ""
+    assert said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
+
+
+def test_what_does_not_fit_is_a_clear_error(script) -> None:
+    path = script("""
+        import torch
+        matrix = torch.ones(2048, 4096)
+        matrix.matmul(matrix.T)
+    """)
+    ran = run("--limit", "40MiB", path)
+    assert ran.returncode == 1
+    assert "OutOfMemoryError: LMS: out of memory on cpu: operator aten::mm needs" in ran.stderr
+    assert "the smallest limit that could work here is 48.0 MiB" in ran.stderr, ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_data_loaders_work_and_the_bits_are_equal(script, tmp_path: Path, context) -> None:
+    path = script(f"""
+        import sys, torch, torch_lms
+        from torch.utils.data import DataLoader, Dataset
+
+        class Squares(Dataset):
+            def __len__(self): return 24
+            def __getitem__(self, at):
+                if {context!r} != "fork":               # a fork inherits what is there
+                    assert not torch_lms.is_enabled()
+                return torch.full((256, 256), float(at)).square() / 500
+
+        def main():
+            torch.manual_seed(1)
+            torch.set_num_threads(1)
+            net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(),
+                                      torch.nn.Linear(1024, 1024), torch.nn.ReLU(),
+                                      torch.nn.Linear(1024, 256))
+            optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+            data = DataLoader(Squares(), batch_size=4, num_workers=2,
+                              multiprocessing_context={context!r})
+            for _ in range(2):
+                for batch in data:
+                    optimizer.zero_grad()
+                    loss = (net(batch) - batch).square().mean()
+                    loss.backward()
+                    optimizer.step()
+            torch.save([p.detach() for p in net.parameters()], sys.argv[1])
+            moved = torch_lms.memory_stats().get("evictions", 0)
+            print("moved" if moved > 0 else "all in memory")
+
+        if __name__ == "__main__":
+            main()
+    """)
+    plain, managed = tmp_path / "plain.pt", tmp_path / "managed.pt"
+    ran = run(path, str(plain), how=())
+    assert ran.stdout == "all in memory\n", ran.stderr
+    ran = run("--limit", "24MiB", "--min-block", "4KiB", path, str(managed))
+    assert ran.stdout == "moved\n", ran.stderr
+    for one, other in zip(torch.load(plain), torch.load(managed), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_a_trainer_of_several_gpus_manages_its_own(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert _run._default_device() is None
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert _run._default_device() == "cuda:1"
+    monkeypatch.setenv("LOCAL_RANK", "2")  # the launcher lets each see one device
+    assert _run._default_device() is None
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LMS_DEVICE", "cuda:0")
+    assert _run._default_device() is None
+
+
+def test_programs_as_pip_writes_them() -> None:
+    assert _run._is_python(b"#!/venv/bin/python\nimport sys\n")
+    assert _run._is_python(b"#!/usr/bin/env python3\n")
+    assert _run._is_python(b"#!/bin/sh\n'''exec' \"/long/bin/python\" \"$0\" \"$@\"\n' '''\n")
+    assert not _run._is_python(b"#!/bin/sh\necho\n")
+    assert not _run._is_python(b"\x7fELF")
+    assert not _run._is_python(b"")
+
+
+def test_own_options_end_where_the_program_begins() -> None:
+    assert _run._split(["--limit", "1G", "a.py", "--x"]) == (["--limit", "1G"], ["a.py", "--x"])
+    assert _run._split(["--limit=1G", "--", "-odd.py"]) == (["--limit=1G"], ["-odd.py"])
+    assert _run._split(["-m", "a", "-m"]) == ([], ["-m", "a", "-m"])
+    assert _run._split(["-h", "a.py"]) == (["-h"], ["a.py"])
