@@ -8,8 +8,11 @@
 #include <c10/core/Storage.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <unordered_set>
 
 #include "adapters/torch/errors.h"
@@ -17,8 +20,20 @@
 
 namespace lms::torch {
 
+namespace {
+
+/// True on a thread of gloo's process groups, which calls operators on the tensors of a collective
+/// and then hands their addresses to gloo.
+bool runs_collectives() noexcept {
+  std::array<char, 16> name{};
+  return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 &&
+         std::string_view(name.data()) == "pt_gloo_runloop";
+}
+
+}  // namespace
+
 ThreadState& thread_state() noexcept {
-  static thread_local ThreadState state;
+  static thread_local ThreadState state{.keeps = runs_collectives() ? 1 : 0};
   return state;
 }
 

@@ -95,6 +95,8 @@ struct ThreadState {
   Replay* replay = nullptr;                   ///< that is running
   WorkspaceRetry* workspace_retry = nullptr;  ///< under which the outermost operator runs
   int arrivals = 0;                           ///< blocks that it is bringing in
+  /// What its operators use is kept: collectives on its stack, and 1 on a thread of theirs.
+  int keeps = 0;
 };
 
 ThreadState& thread_state() noexcept;

@@ -18,13 +18,20 @@ namespace {
 /// Counts the hooked operators on a thread's stack.
 class Depth {
  public:
-  explicit Depth(ThreadState& state) : state_(state) { ++state_.depth; }
-  ~Depth() { --state_.depth; }
+  Depth(ThreadState& state, const OpInfo& info) : state_(state), keeps_(info.goes_on ? 1 : 0) {
+    ++state_.depth;
+    state_.keeps += keeps_;
+  }
+  ~Depth() {
+    --state_.depth;
+    state_.keeps -= keeps_;
+  }
   Depth(const Depth&) = delete;
   Depth& operator=(const Depth&) = delete;
 
  private:
   ThreadState& state_;
+  const int keeps_;
 };
 
 /// Lets the pins of a thread go when its outermost operator ends, however it ends. Pins of nested
@@ -55,10 +62,10 @@ class Outermost {
   ThreadState& state_;
 };
 
-/// Appends the storages of an operator's arguments, with which its stack ends.
-void collect_arguments(const OpInfo& info, const c10::Stack& stack,
+/// Appends the storages of an operator's arguments, with which its stack ends. `keep`: whoever has
+/// them may write them later.
+void collect_arguments(const OpInfo& info, const c10::Stack& stack, bool keep,
                        std::vector<StorageUse>& storages) {
-  const bool keep = info.kind == OpKind::kKeep;
   const std::size_t first = stack.size() - info.argument_count;
   for (const auto& argument : info.arguments) {
     collect_storages(stack[first + argument.index], argument.writes || keep, keep, storages);
@@ -69,8 +76,8 @@ void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& sta
   static thread_local std::vector<StorageUse> reused;
   std::vector<StorageUse> storages = std::move(reused);  // operators nest
   storages.clear();
-  collect_arguments(info, stack, storages);
-  const bool keep = info.kind == OpKind::kKeep;
+  const bool keep = info.kind == OpKind::kKeep || state.keeps > 0;
+  collect_arguments(info, stack, keep, storages);
   std::optional<c10::Stream> stream;
   if (info.takes_stream) {
     for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
@@ -198,12 +205,19 @@ void track_results(ThreadState& state, const std::vector<StorageUse>& arguments,
   std::erase_if(storages, [&](const StorageUse& made) {
     return std::ranges::find(arguments, made.storage, &StorageUse::storage) != arguments.end();
   });
-  if (!storages.empty()) state.operator_pins.add(storages);
+  if (storages.empty()) return;
+  if (state.keeps > 0) {
+    Pins pins;
+    pins.add(storages);
+    pins.keep();
+  } else {
+    state.operator_pins.add(storages);
+  }
 }
 
 DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
   std::vector<StorageUse> storages;
-  collect_arguments(info, stack, storages);
+  collect_arguments(info, stack, /*keep=*/false, storages);
   for (const StorageUse& use : storages) {
     if (auto* manager = active_manager(use.storage->device())) return manager;
   }
@@ -290,7 +304,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
                                   const c10::SafeKernelFunction& kernel,
                                   const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                   c10::Stack& stack) {
-  const Depth depth(state);
+  const Depth depth(state, info);
   pin_arguments(state, info, stack);
   kernel.callBoxed(op, keys, &stack);
 }
@@ -308,10 +322,10 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
   Outermost outermost(state, info);
   const std::size_t base = stack.size() - info.argument_count;
   try {
-    const Depth depth(state);
+    const Depth depth(state, info);
     pin_first(state, info, stack);
     std::vector<StorageUse> arguments;
-    if (info.completes_results) collect_arguments(info, stack, arguments);
+    if (info.completes_results) collect_arguments(info, stack, /*keep=*/false, arguments);
     std::optional<Draft> draft;
     if (Lineages* lineages = pilot.lineages()) {
       draft = lineages->prepare(info, kernel, op, keys, stack);

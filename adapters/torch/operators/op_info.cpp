@@ -49,14 +49,16 @@ bool is_keep_key(c10::DispatchKey key) {
   return key != c10::DispatchKey::CPU && key != c10::DispatchKey::CUDA;
 }
 
+bool is_collective(std::string_view name) {
+  return starts_with_any(
+      name, {"c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::", "_dtensor::"});
+}
+
 OpKind kind_of(std::string_view name, c10::DispatchKey key) {
   if (is_keep_key(key)) return OpKind::kKeep;
   // Copy on write changes hands inside later kernels, where the hook cannot follow.
   if (name.starts_with("aten::_lazy_clone")) return OpKind::kKeep;
-  if (starts_with_any(name, {"c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::",
-                             "_dtensor::"})) {
-    return OpKind::kKeep;
-  }
+  if (is_collective(name)) return OpKind::kKeep;
   if (name.starts_with("aten::_foreach_")) {
     return key == c10::DispatchKey::CPU ? OpKind::kTransparent : OpKind::kList;
   }
@@ -129,6 +131,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   // Outside ATen a schema is a promise that nobody checks.
   const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});
   info.ends_alone = trusted;
+  info.goes_on = is_collective(info.name);
   bool writes_any = !trusted;
   for (std::uint32_t i = 0; i < info.argument_count; ++i) {
     const auto& argument = schema.arguments()[i];

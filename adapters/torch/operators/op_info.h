@@ -42,6 +42,8 @@ struct OpInfo {
   /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
   bool ends_alone = false;
   bool takes_stream = false;
+  /// A collective: its work goes on after it has returned, on tensors of its own too.
+  bool goes_on = false;
   /// Its results are complete when it returns. (Those of a factory may still be filled through raw
   /// pointers.)
   bool completes_results = false;
