@@ -81,6 +81,11 @@ class Engine {
   /// refused, if possible one that is repeatable. Until end_wait() no operator begins. Lets the
   /// lock go.
   bool wait_for_others(EngineLock& lock);
+  /// Another number after anything that who waits for room may be waiting for.
+  [[nodiscard]] std::uint64_t changes(EngineLock& lock) const {
+    (void)lock;
+    return changes_;
+  }
   /// The caller has its room, or has given up.
   void end_wait(EngineLock& lock);
   /// Threads that wait for a move, or for room, on whose behalf is known.
@@ -253,6 +258,7 @@ class Engine {
   void finish_wait(PinHolder& who);
   [[nodiscard]] bool stuck(const PinHolder& holder) const;
   [[nodiscard]] bool others_go_on(const PinHolder& who) const;
+  [[nodiscard]] bool others_inside(const PinHolder& who) const;
   [[nodiscard]] PinHolder* whom_to_refuse(const PinHolder& who) const;
   void refuse(PinHolder& holder);
   void open_or_close(PinHolder& holder);

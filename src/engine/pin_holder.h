@@ -18,6 +18,9 @@ class PinHolder {
   bool ends = true;
   /// What it does can be done again from the start if it is refused room. Its thread's.
   bool repeatable = false;
+  /// It holds locks that others may need before they end: it is refused room at once where it would
+  /// wait for them. Its thread's.
+  bool holds_locks = false;
 
   /// The engine that it is inside of, or null. For its own thread.
   [[nodiscard]] Engine* engine() const { return engine_; }

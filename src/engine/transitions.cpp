@@ -69,7 +69,12 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
       // Not before it has been computed: that takes memory of its own.
       const auto take_now = [&] {
         lock.lock();
-        take();
+        try {
+          take();
+        } catch (...) {
+          if (lock.owns()) lock.unlock();  // what the mover has made wants it when it goes
+          throw;
+        }
         lock.unlock();
       };
       if (mover_.rematerialise(block, take_now)) moved = block.size;

@@ -45,6 +45,11 @@ bool Engine::others_go_on(const PinHolder& who) const {
   });
 }
 
+bool Engine::others_inside(const PinHolder& who) const {
+  return std::ranges::any_of(
+      inside_, [&](const PinHolder* holder) { return holder != &who && holder->ends; });
+}
+
 /// Of those who wait for room, one that holds some, and knows how to begin anew.
 PinHolder* Engine::whom_to_refuse(const PinHolder& who) const {
   const auto found = std::ranges::find_if(waiting_, [&](const PinHolder* holder) {
@@ -73,7 +78,8 @@ void Engine::finish_wait(PinHolder& who) {
 
 void Engine::wait_for_move(EngineLock& lock, const Block& block) {
   PinHolder* const who = lock.who_;
-  if (who == nullptr) {
+  // Who is inside another engine is guarded by that one's lock.
+  if (who == nullptr || (who->engine_ != nullptr && who->engine_ != this)) {
     wait(lock);
     return;
   }
@@ -98,10 +104,13 @@ bool Engine::wait_for_others(EngineLock& lock) {
     return false;
   }
   const bool inside = who->engine_ == this;
+  if (who->holds_locks) {
+    who->contended_ = who->contended_ || (inside && others_inside(*who));
+    return false;
+  }
   begin_wait(*who, Waits::kRoom, nullptr);
   if (!others_go_on(*who)) {
-    const bool others = std::ranges::any_of(
-        inside_, [&](const PinHolder* holder) { return holder != who && holder->ends; });
+    const bool others = others_inside(*who);
     // Each waits for the others: one must give up.
     PinHolder* const other = others && !who->repeatable ? whom_to_refuse(*who) : nullptr;
     if (other == nullptr) {
@@ -132,8 +141,7 @@ void Engine::enter(EngineLock& lock, PinHolder& holder) {
   if (holder.contended_) {
     holder.alone_ = true;
     open_or_close(holder);
-    const auto ends = [](const PinHolder* other) { return other->ends; };
-    while (std::ranges::any_of(inside_, ends)) wait(lock);
+    while (others_inside(holder)) wait(lock);
   } else {
     while (closed_ > 0) wait(lock);
   }

@@ -65,6 +65,12 @@ void Pilot::stop() {
   stop_locked(lock);
 }
 
+void Pilot::go_on() {
+  const Lock lock(mutex_);
+  learn_now();
+  if (options_.enabled) power_ = State::kAwake;
+}
+
 void Pilot::stop_locked(Lock& lock) {
   // Asleep, no thread begins another job; the one that there is may be using the device.
   power_ = State::kOff;

@@ -126,6 +126,8 @@ class Pilot {
   /// held.
   void start(const Options& options);
   void stop();
+  /// After stop(), whose cause has not come about: begins again, with the options of start().
+  void go_on();
 
   /// Around fork(), with the engine's lock held (where there is one): in the child there is no
   /// planning thread, and nothing is planned before the next start().

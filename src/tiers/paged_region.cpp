@@ -126,7 +126,7 @@ bool PagedRegion::usable_below(FileStore& store) const {
 }
 
 void PagedRegion::discard() {
-  if (data_ == nullptr || !present_) return;
+  if (data_ == nullptr || discarded_) return;
   // A private mapping without access costs nothing, and is fenced.
   if (::mmap(data_, static_cast<std::size_t>(mapped_), PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {

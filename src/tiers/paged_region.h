@@ -57,8 +57,8 @@ class PagedRegion {
   /// Absent, and may be written where the bytes lie: no forked child sees what is written there.
   [[nodiscard]] bool usable_below(FileStore& store) const;
 
-  /// The bytes go for good, their memory and the kept copy with them; the address stays taken, and
-  /// any access to it is a fault. No effect while absent.
+  /// The bytes go for good, wherever they are, their memory and the extent with them; the address
+  /// stays taken, and any access to it is a fault. No effect if they have.
   void discard();
   /// Memory of zeros at the address again. Throws OutOfMemory; still discarded then.
   void renew();

@@ -258,6 +258,21 @@ TEST(EngineWait, APauseEndsTheWait) {
   world.engine.resume(lock);
 }
 
+TEST(EngineWait, WhoHoldsLocksThatOthersNeedIsRefusedAtOnce) {
+  World world(100);
+  SimBlock& a = world.used(60, 1);
+  Worker first(world);
+  Worker second(world);
+  first.pin(a);
+  second.pin(world.used(10, 2));
+  second.holder.holds_locks = true;  // a generator's, say, that the first waits for in its kernel
+  EXPECT_EQ(second.make(60), nullptr);
+  EXPECT_TRUE(second.holder.contended()) << "alone it would fit";
+  second.holder.holds_locks = false;
+  second.end();
+  first.end();
+}
+
 /// An interpreter's lock. Whoever has taken it also wants the engine's, as a thread that frees a
 /// tensor does.
 class Interpreter final : public OuterLock {

@@ -298,8 +298,6 @@ TEST(PagedRegion, DiscardingTakesTheCopyWithIt) {
   const auto bytes = pattern(5 * kPage, 7);
   auto region = filled(bytes);
   region.leave(store, true);
-  region.discard();  // without effect: the bytes are in the file
-  EXPECT_TRUE(same(region.data(), bytes));
   region.come_back(store, true);
   ASSERT_TRUE(region.has_copy());
   region.discard();
@@ -317,6 +315,19 @@ TEST(PagedRegion, DiscardingTakesTheCopyWithIt) {
   EXPECT_EQ(region.leave(store, false), 5 * kPage) << "whatever it is called, no copy is valid";
   EXPECT_TRUE(same(region.data(), others));
   region.come_back(store, false);
+  EXPECT_TRUE(same(region.data(), others));
+}
+
+TEST(PagedRegion, BytesInTheFileAreDiscardedToo) {
+  FileStore store(disk_options(64 * kMiB));
+  auto region = filled(pattern(5 * kPage, 7));
+  region.leave(store, true);
+  region.discard();
+  EXPECT_EQ(store.stats().used, 0);
+  EXPECT_EQ(region.come_back(store, true), 0) << "there is nothing to read";
+  const auto others = pattern(5 * kPage, 8);
+  auto computed = filled(others);
+  ASSERT_TRUE(region.renew_with(computed));
   EXPECT_TRUE(same(region.data(), others));
 }
 

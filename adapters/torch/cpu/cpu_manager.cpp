@@ -114,13 +114,18 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     const Bytes absent = engine_.stats(lock).below.current;
     const Bytes available = available_memory();
     if (absent > available) {
+      lock.unlock();
+      pilot_.go_on();
       throw OutOfMemory("LMS: cannot disable on cpu: " + format_bytes(absent) +
                         " are in the file and only " + format_bytes(available) +
                         " of memory are available; free tensors first");
     }
+    const Engine::Options options = engine_.options(lock);
     engine_.set_options(lock, {.limit = INT64_MAX / 2, .verify = false});
     if (const Bytes left = engine_.return_all(lock); left > 0) {
-      engine_.set_options(lock, {.limit = limit(), .verify = false});
+      engine_.set_options(lock, options);
+      lock.unlock();
+      pilot_.go_on();
       throw OutOfMemory("LMS: cannot disable on cpu: " + format_bytes(left) +
                         " could not be brought back from the file");
     }
@@ -281,7 +286,9 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     (void)engine_.rematerialise_all(*fork_lock_);
     engine_.settle(*fork_lock_);
     engine_.for_each(*fork_lock_, [&](Block& block) {
-      if (mover_.store && block.state == BlockState::kResident) mover_.fetch_for_fork(block);
+      // Not what another thread's operator may be writing where it lies.
+      const bool still = block.state == BlockState::kResident && block.pins == 0 && !block.kept;
+      if (mover_.store && still) mover_.fetch_for_fork(block);
     });
     lineages().before_fork();
     pilot_.before_fork();

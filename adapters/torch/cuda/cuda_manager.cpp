@@ -142,6 +142,7 @@ void CudaManager::stop() {
       memory_.update_capacity();
       const auto total = bridge.getMemoryInfo(device_.index()).second;
       bridge.native()->setMemoryFraction(fraction_of(options.limit, total), device_.index());
+      pilot_.go_on();
       throw OutOfMemory("LMS: cannot disable on " + device_.str() + ": " + format_bytes(left) +
                         " are on the host and do not fit the device; they stay managed. Free "
                         "tensors, or move them to the CPU, and disable again");

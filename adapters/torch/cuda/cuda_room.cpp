@@ -21,15 +21,25 @@ Result CudaMemory::take_or_wait(const std::function<Result()>& take) {
     EngineLock lock = engine_.lock(who);
     engine_.end_wait(lock);
   };
-  const auto wait = [&] {
+  // take() looks for room without the lock: what others let go meanwhile it may have missed.
+  const auto changes = [&] {
+    EngineLock lock = engine_.lock(who);
+    return engine_.changes(lock);
+  };
+  const auto wait = [&](std::uint64_t before) {
     if (who == nullptr) return false;
     EngineLock lock = engine_.lock(who);
+    if (engine_.changes(lock) != before) return true;
     waited = true;
     return engine_.wait_for_others(lock);
   };
   try {
+    std::uint64_t before = changes();
     Result result = take();
-    while (!result && wait()) result = take();
+    while (!result && wait(before)) {
+      before = changes();
+      result = take();
+    }
     end_wait();
     return result;
   } catch (...) {

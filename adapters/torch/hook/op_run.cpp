@@ -102,9 +102,23 @@ void begin_anew(ThreadState& state) {
   leave_engine(state, /*to_try_again=*/true);
 }
 
+/// While it lives the thread's operator can be done again from its start if it is refused room.
+class Repeatable {
+ public:
+  Repeatable(ThreadState& state, bool repeatable) : holder_(state.holder) {
+    holder_.repeatable = repeatable;
+  }
+  ~Repeatable() { holder_.repeatable = false; }
+  Repeatable(const Repeatable&) = delete;
+  Repeatable& operator=(const Repeatable&) = delete;
+
+ private:
+  PinHolder& holder_;
+};
+
 /// The first thing that an outermost operator does: nothing is lost if it has to begin anew.
 void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
-  state.holder.repeatable = true;
+  const Repeatable repeatable(state, true);
   try {
     pin_arguments(state, info, stack);
   } catch (const c10::Error&) {
@@ -112,8 +126,21 @@ void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack) 
     begin_anew(state);
     pin_arguments(state, info, stack);
   }
-  state.holder.repeatable = false;
 }
+
+/// The kernel runs, of an outermost operator.
+class Kernel {
+ public:
+  Kernel(ThreadState& state, const OpInfo& info) : holder_(state.holder) {
+    holder_.holds_locks = info.locks;
+  }
+  ~Kernel() { holder_.holds_locks = false; }
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+ private:
+  PinHolder& holder_;
+};
 
 /// The manager of the first argument that is on a managed device.
 DeviceManager* manager_of(const OpInfo& info, const c10::Stack& stack) {
@@ -233,12 +260,14 @@ bool says_out_of_memory(const c10::Error& error) {
 
 /// Calls the kernel. Where it runs out of memory: the manager that must help, and everything as it
 /// was before; else null.
-DeviceManager* call_unless_short(const OpInfo& info, const c10::SafeKernelFunction& kernel,
+DeviceManager* call_unless_short(ThreadState& state, const OpInfo& info,
+                                 const c10::SafeKernelFunction& kernel,
                                  const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                  c10::Stack& stack) {
   const c10::Stack arguments(stack.end() - info.argument_count, stack.end());
   const std::size_t base = stack.size() - info.argument_count;
   try {
+    const Kernel running(state, info);
     kernel.callBoxed(op, keys, &stack);
     return nullptr;
   } catch (const c10::Error& error) {
@@ -259,6 +288,7 @@ DeviceManager* call_unless_short(const OpInfo& info, const c10::SafeKernelFuncti
 void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const OpInfo& info,
                               const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                               c10::DispatchKeySet keys, c10::Stack& stack) {
+  const Kernel running(state, info);
   if (!manager.may_change_algorithm(info)) {
     kernel.callBoxed(op, keys, &stack);
     return;
@@ -282,11 +312,13 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
   DeviceManager* short_of = nullptr;
   // First what is in the way leaves, where that is known; then everything.
   for (bool cleared = true; cleared;) {
-    state.holder.repeatable = tries == 0;
-    DeviceManager* manager = call_unless_short(info, kernel, op, keys, stack);
+    DeviceManager* manager = nullptr;
+    {
+      const Repeatable repeatable(state, tries == 0);
+      manager = call_unless_short(state, info, kernel, op, keys, stack);
+    }
     if (manager == nullptr) return;
     short_of = manager;
-    state.holder.repeatable = false;
     // What the first run's own parts pinned is not needed by the second.
     begin_anew(state);
     cleared = tries++ == 0 && manager->clear_what_failed();
@@ -334,6 +366,7 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     if (info.has_algorithms || (info.may_rerun && may_be_short)) {
       call_with_retry(state, info, kernel, op, keys, stack);
     } else {
+      const Kernel running(state, info);
       kernel.callBoxed(op, keys, &stack);
     }
     if (info.completes_results) track_results(state, arguments, stack, base);

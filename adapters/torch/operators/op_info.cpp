@@ -148,6 +148,8 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
   info.completes_results = trusted && info.kind == OpKind::kPlain && !is_factory(info.name);
   if (trusted && info.kind == OpKind::kPlain) info.rerun = rerun_rule(op);
+  info.locks = info.random || info.generator != OpInfo::kNoArgument ||
+               info.name.find("_fft_") != std::string::npos;
   info.may_rerun = !writes_any && !info.random && info.kind == OpKind::kPlain;
   info.has_algorithms = info.may_rerun && info.name.find("conv") != std::string::npos;
   return info;

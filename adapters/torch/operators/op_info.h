@@ -44,6 +44,9 @@ struct OpInfo {
   bool takes_stream = false;
   /// A collective: its work goes on after it has returned, on tensors of its own too.
   bool goes_on = false;
+  /// Its kernel allocates under a lock of PyTorch's that other threads' operators want: of a
+  /// generator, or of the plans of Fourier transforms.
+  bool locks = false;
   /// Its results are complete when it returns. (Those of a factory may still be filled through raw
   /// pointers.)
   bool completes_results = false;
