@@ -12,11 +12,6 @@
 
 namespace lms::data {
 
-/// What a target's pixels are outside of the image: void for class ids.
-inline std::uint8_t outside_of_target(const Sample& sample) {
-  return sample.target.shape.size() == 2 ? kVoid : 0;
-}
-
 /// Throws DataError unless the sample's input is C×H×W (axes = 3) or C×D×H×W (axes = 4), not empty,
 /// and target and extras have its sides (or are a single number).
 void check_sample(const Sample& sample, std::size_t axes, const char* transform);

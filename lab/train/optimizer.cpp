@@ -10,6 +10,22 @@ constexpr double kBackoff = 0.5;
 
 }  // namespace
 
+OptimizerOptions optimizer_options(const Settings& settings, std::int64_t samples) {
+  OptimizerOptions options;
+  options.kind = settings.optimizer;
+  options.lr = settings.lr;
+  if (settings.lr_batch > 0) {
+    options.lr *= static_cast<double>(samples) / settings.lr_batch;
+  }
+  options.momentum = settings.momentum;
+  options.nesterov = settings.nesterov;
+  options.weight_decay = settings.weight_decay;
+  options.beta1 = settings.beta1;
+  options.beta2 = settings.beta2;
+  options.eps = settings.eps;
+  return options;
+}
+
 Optimizer::Optimizer(OptimizerOptions options, std::vector<zoo::ParameterGroup> groups)
     : options_(std::move(options)) {
   const torch::NoGradGuard no_grad;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lab/train/settings.h"
 #include "lab/zoo/model.h"
 
 namespace lms::train {
@@ -23,6 +24,9 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
 };
+
+/// As the settings say; `samples`: of a step, to which the learning rate is scaled if they say so.
+OptimizerOptions optimizer_options(const Settings& settings, std::int64_t samples);
 
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 

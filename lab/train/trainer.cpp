@@ -75,22 +75,6 @@ ScheduleOptions schedule_options(const Settings& settings, const Lengths& length
   return options;
 }
 
-OptimizerOptions optimizer_options(const Settings& settings) {
-  OptimizerOptions options;
-  options.kind = settings.optimizer;
-  options.lr = settings.lr;
-  if (settings.lr_batch > 0) {
-    options.lr *= static_cast<double>(settings.batch * settings.accumulate) / settings.lr_batch;
-  }
-  options.momentum = settings.momentum;
-  options.nesterov = settings.nesterov;
-  options.weight_decay = settings.weight_decay;
-  options.beta1 = settings.beta1;
-  options.beta2 = settings.beta2;
-  options.eps = settings.eps;
-  return options;
-}
-
 LossScaler make_scaler(const Settings& settings, const torch::Device& device) {
   if (settings.precision != "fp16") return {};
   const bool dynamic = settings.loss_scale == "dynamic";
@@ -127,7 +111,7 @@ class Trainer {
         model_(*parts.model),
         lengths_(settings, *parts.train),
         schedule_(schedule_options(settings, lengths_)),
-        options_(optimizer_options(settings)),
+        options_(optimizer_options(settings, settings.batch * settings.accumulate)),
         folder_(settings.out, settings.keep),
         progress_(err, settings.progress) {
     model_.to(machine.device());

@@ -47,7 +47,6 @@ class VirtualMemory {
   /// allowed peers may read and write. No effect where it is. Throws OutOfMemory if the driver has
   /// not enough, Error if `end` exceeds reserved(); then nothing has changed.
   void map(Bytes begin, Bytes end);
-  void grow_to(Bytes bytes) { map(0, bytes); }
 
   /// Where (from base()) the memory of these chunks lies side by side; all of them are mapped. It
   /// stays there until one of them is given back. Throws OutOfMemory if the addresses for that have
@@ -63,7 +62,6 @@ class VirtualMemory {
   /// Gives back the chunks that lie wholly in [begin, end), after all work queued on the device is
   /// done. The caller sees to it that no work queued later, here or by peers, uses them.
   void unmap(Bytes begin, Bytes end);
-  void shrink_to(Bytes bytes) { unmap(bytes, reserved_); }
 
   /// Lets device `peer` read and write the memory mapped now and later. Throws Error, with nothing
   /// changed, if it cannot.

@@ -95,58 +95,38 @@ TEST(Trace, RunningAgainMayBeCheaper) {
   expect_note(trace, "operator 1 (cheaper) takes no possible time to run again");
 }
 
-TEST(Trace, UseBeforeBirth) {
-  Trace trace = small_step();
-  trace.operators[0].reads.push_back(2);
-  expect_note(trace, "operator 0 (forward) reads the unborn block 2");
-}
-
-TEST(Trace, UseOfItsOwnResult) {
-  Trace trace = small_step();
-  trace.operators[0].writes.push_back(1);
-  expect_note(trace, "operator 0 (forward) writes the unborn block 1");
-}
-
-TEST(Trace, UseAfterDeath) {
-  Trace trace = small_step();
-  trace.operators[2].writes.push_back(1);
-  expect_note(trace, "operator 2 (update) writes the dead block 1");
-}
-
-TEST(Trace, DeathTwice) {
-  Trace trace = small_step();
-  trace.operators[2].frees.push_back(1);
-  expect_note(trace, "operator 2 (update) ends, though not alive, block 1");
-}
-
-TEST(Trace, BirthTwice) {
-  Trace trace = small_step();
-  trace.operators[1].allocs.push_back(1);
-  expect_note(trace, "operator 1 (loss) makes again the block 1");
-}
-
-TEST(Trace, BirthOfABlockFromBeforeTheStep) {
-  Trace trace = small_step();
-  trace.operators[1].allocs.push_back(0);
-  expect_note(trace, "operator 1 (loss) makes again the block 0");
-}
-
-TEST(Trace, BornInNoOperator) {
-  Trace trace = small_step();
-  trace.blocks.push_back({5, true});
-  expect_note(trace, "block 3 is born in the step, but in no operator");
-}
-
-TEST(Trace, UnknownBlock) {
-  Trace trace = small_step();
-  trace.operators[2].reads.push_back(99);
-  expect_note(trace, "operator 2 (update) names the unknown block 99");
-}
-
-TEST(Trace, BlockNamedTwice) {
-  Trace trace = small_step();
-  trace.operators[2].reads.push_back(1 + 1);
-  expect_note(trace, "operator 2 (update) names twice the block 2");
+TEST(Trace, BlocksThatCannotBeSo) {
+  struct Case {
+    void (*spoil)(Trace& trace);
+    const char* note;
+  };
+  const Case cases[] = {
+      {[](Trace& t) { t.operators[0].reads.push_back(2); },
+       "operator 0 (forward) reads the unborn block 2"},
+      {[](Trace& t) { t.operators[0].writes.push_back(1); },  // its own result
+       "operator 0 (forward) writes the unborn block 1"},
+      {[](Trace& t) { t.operators[2].writes.push_back(1); },
+       "operator 2 (update) writes the dead block 1"},
+      {[](Trace& t) { t.operators[2].frees.push_back(1); },
+       "operator 2 (update) ends, though not alive, block 1"},
+      {[](Trace& t) { t.operators[1].allocs.push_back(1); },
+       "operator 1 (loss) makes again the block 1"},
+      {[](Trace& t) { t.operators[1].allocs.push_back(0); },  // from before the step
+       "operator 1 (loss) makes again the block 0"},
+      {[](Trace& t) {
+         t.blocks.push_back({5, true});
+       },
+       "block 3 is born in the step, but in no operator"},
+      {[](Trace& t) { t.operators[2].reads.push_back(99); },
+       "operator 2 (update) names the unknown block 99"},
+      {[](Trace& t) { t.operators[2].reads.push_back(2); },
+       "operator 2 (update) names twice the block 2"},
+  };
+  for (const auto& [spoil, note] : cases) {
+    Trace trace = small_step();
+    spoil(trace);
+    expect_note(trace, note);
+  }
 }
 
 TEST(Trace, ImpossibleSizesAndTimes) {

@@ -44,25 +44,25 @@ TEST_F(VirtualMemoryOnGpu, GrowsAndShrinksInChunksAndKeepsWhatStays) {
   VirtualMemory memory(0, 8 * kChunk - 1);
   EXPECT_EQ(memory.reserved(), 8 * kChunk);
   EXPECT_EQ(memory.mapped(), 0);
-  memory.grow_to(1);
+  memory.map(0, 1);
   EXPECT_EQ(memory.mapped(), kChunk);
   std::byte* base = memory.base();
   fill(base, 1, kChunk);
-  memory.grow_to(3 * kChunk);
+  memory.map(0, 3 * kChunk);
   EXPECT_EQ(memory.mapped(), 3 * kChunk);
   EXPECT_EQ(memory.base(), base);
   fill(base + kChunk, 2, 2 * kChunk);
-  memory.grow_to(2 * kChunk);
+  memory.map(0, 2 * kChunk);
   EXPECT_EQ(memory.mapped(), 3 * kChunk);
   EXPECT_EQ(byte_at(base + kChunk - 1), 1);
   EXPECT_EQ(byte_at(base + 3 * kChunk - 1), 2);
-  memory.shrink_to(kChunk + 1);
+  memory.unmap(kChunk + 1, memory.reserved());
   EXPECT_EQ(memory.mapped(), 2 * kChunk);
   EXPECT_EQ(byte_at(base), 1);
   EXPECT_EQ(byte_at(base + 2 * kChunk - 1), 2);
-  memory.shrink_to(0);
+  memory.unmap(0, memory.reserved());
   EXPECT_EQ(memory.mapped(), 0);
-  memory.grow_to(8 * kChunk);
+  memory.map(0, 8 * kChunk);
   fill(base, 3, 8 * kChunk);
   EXPECT_EQ(byte_at(base + 8 * kChunk - 1), 3);
 }
@@ -70,7 +70,7 @@ TEST_F(VirtualMemoryOnGpu, GrowsAndShrinksInChunksAndKeepsWhatStays) {
 TEST_F(VirtualMemoryOnGpu, ChunksLieSideBySideInAnyOrder) {
   constexpr Bytes kSmall = VirtualMemory::kUnit;
   VirtualMemory memory(0, 8 * kSmall, kSmall);
-  memory.grow_to(8 * kSmall);
+  memory.map(0, 8 * kSmall);
   for (int i = 0; i < 8; ++i) fill(memory.base() + i * kSmall, 10 + i, kSmall);
   const Bytes there = memory.side_by_side({5, 2, 7});
   EXPECT_GE(there, memory.reserved());
@@ -112,13 +112,13 @@ TEST_F(VirtualMemoryOnGpu, ChunksLieSideBySideInAnyOrder) {
 
 TEST_F(VirtualMemoryOnGpu, GivesMemoryBack) {
   VirtualMemory first(0, kChunk);  // whatever the first use of the driver takes
-  first.grow_to(kChunk);
+  first.map(0, kChunk);
   const Bytes before = free_bytes();
   {
     VirtualMemory memory(0, kGiB);
-    memory.grow_to(kGiB);
+    memory.map(0, kGiB);
     EXPECT_LE(free_bytes(), before - kGiB);
-    memory.shrink_to(kGiB / 2);
+    memory.unmap(kGiB / 2, memory.reserved());
     EXPECT_GE(free_bytes(), before - kGiB / 2 - 4 * kChunk);
   }
   EXPECT_GE(free_bytes(), before - 4 * kChunk);
@@ -126,16 +126,16 @@ TEST_F(VirtualMemoryOnGpu, GivesMemoryBack) {
 
 TEST_F(VirtualMemoryOnGpu, WithoutMemoryThrowsAndChangesNothing) {
   VirtualMemory memory(0, 2 * total_bytes());
-  memory.grow_to(2 * kChunk);
+  memory.map(0, 2 * kChunk);
   fill(memory.base(), 7, 2 * kChunk);
   const Bytes before = free_bytes();
-  EXPECT_THROW(memory.grow_to(2 * total_bytes()), OutOfMemory);
+  EXPECT_THROW(memory.map(0, 2 * total_bytes()), OutOfMemory);
   EXPECT_EQ(memory.mapped(), 2 * kChunk);
   EXPECT_GE(free_bytes(), before - 4 * kChunk);
   EXPECT_EQ(byte_at(memory.base() + 2 * kChunk - 1), 7);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  EXPECT_THROW(memory.grow_to(memory.reserved() + 1), Error);
-  memory.grow_to(3 * kChunk);
+  EXPECT_THROW(memory.map(0, memory.reserved() + 1), Error);
+  memory.map(0, 3 * kChunk);
   EXPECT_EQ(memory.mapped(), 3 * kChunk);
 }
 
@@ -144,10 +144,10 @@ TEST_F(VirtualMemoryOnGpu, PeersReachWhatIsMappedNowAndLater) {
   if (device_count() > 1) check(cudaDeviceCanAccessPeer(&can, 1, 0), "cudaDeviceCanAccessPeer");
   if (can == 0) GTEST_SKIP() << "no second device that reaches the first";
   VirtualMemory memory(0, 4 * kChunk);
-  memory.grow_to(kChunk);
+  memory.map(0, kChunk);
   memory.allow(1);
   memory.allow(1);
-  memory.grow_to(2 * kChunk);
+  memory.map(0, 2 * kChunk);
   int before = 0;
   check(cudaGetDevice(&before), "cudaGetDevice");
   check(cudaSetDevice(1), "cudaSetDevice");
@@ -162,8 +162,8 @@ TEST_F(VirtualMemoryOnGpu, TheCurrentDeviceStays) {
   const int last = device_count() - 1;
   check(cudaSetDevice(last), "cudaSetDevice");
   VirtualMemory memory(0, kChunk);
-  memory.grow_to(kChunk);
-  memory.shrink_to(0);
+  memory.map(0, kChunk);
+  memory.unmap(0, memory.reserved());
   int current = -1;
   check(cudaGetDevice(&current), "cudaGetDevice");
   EXPECT_EQ(current, last);

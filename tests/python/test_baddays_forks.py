@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
-
 import pytest
 import torch
 from stress import harness
+from stress.children import in_child
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 N = 128 * 128  # 64 KiB of floats
-
-
-def _in_child(work: Callable[[], bool]) -> int:
-    """Runs ``work`` in a forked child; 0 if it is true, 2 if not, 1 after an exception."""
-    torch.set_num_threads(1)  # a forked child has no thread pool
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if work() else 2
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    signal.alarm(60)
-    try:
-        status = os.waitpid(child, 0)[1]
-    finally:
-        signal.alarm(0)
-    return os.waitstatus_to_exitcode(status)
 
 
 def _manages() -> bool:
@@ -59,9 +34,9 @@ def test_a_child_enables_after_the_parent_has_disabled() -> None:
         _package().disable()
         return right and all(bool((x == i).all()) for i, x in enumerate(old))
 
-    assert _in_child(work) == 0
+    assert in_child(work) == 0
     # A child's child, whose parent manages.
-    assert _in_child(lambda: _in_child(work) == 0 and work() and _in_child(work) == 0) == 0
+    assert in_child(lambda: in_child(work) == 0 and work() and in_child(work) == 0) == 0
     assert all(bool((x == i).all()) for i, x in enumerate(old))
 
 
@@ -83,8 +58,8 @@ def test_a_child_whose_parent_manages_is_refused_in_words() -> None:
             old[3].sub_(1)
             return right and all(bool((x == i).all()) for i, x in enumerate(old))
 
-        assert _in_child(work) == 0
-        assert _in_child(disables_first) == 0
+        assert in_child(work) == 0
+        assert in_child(disables_first) == 0
         assert all(bool((x == i).all()) for i, x in enumerate(old))
 
 
@@ -116,7 +91,7 @@ def test_a_child_computes_what_the_parent_could_not() -> None:
             return reads()
 
         for work in (reads, writes_what_they_come_of, disables):
-            assert _in_child(work) == 0, work.__name__
+            assert in_child(work) == 0, work.__name__
             state = [torch.ops.lms.state(x) for x in made]
             assert "dropped" in state, f"nothing was away at the fork: {state}"
         del made[1:]

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 import torch
 from stress import harness
+from stress.children import environment, in_child, run_script
 from stress.probe import block, need, reference, same, send_away
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,29 +59,13 @@ def _script(device: str, body: str) -> str:
     return textwrap.dedent(PROLOGUE).format(device=device) + textwrap.dedent(body)
 
 
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return {**os.environ, "PYTHONPATH": path}
-
-
-def _run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_exit_with_blocks_out(device: str, ending: str) -> None:
     """Status 0 and not a word on standard error."""
     need(device)
     harness.lms()
-    done = _run(_script(device, ENDINGS[ending]))
+    done = run_script(_script(device, ENDINGS[ending]))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("ready")
     assert done.stderr == ""
@@ -93,7 +78,7 @@ def test_uncaught_exception_ends_as_usual(device: str) -> None:
     """The user's own traceback, status 1, and nothing of ours."""
     need(device)
     harness.lms()
-    done = _run(_script(device, "raise ValueError('the user made a mistake')"))
+    done = run_script(_script(device, "raise ValueError('the user made a mistake')"))
     assert done.returncode == 1
     assert done.stderr.strip().endswith("ValueError: the user made a mistake")
     assert "lms" not in done.stderr.lower().replace("torch_lms.enable", "")
@@ -114,7 +99,7 @@ def test_interrupt_and_termination(device: str) -> None:
     for sent, expected in ((signal.SIGINT, (1, 130, -signal.SIGINT)), (signal.SIGTERM, (-15,))):
         child = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", heed + _script(device, body)],
-            env=_environment(),
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -140,26 +125,9 @@ def test_no_files_are_left_behind(tmp_path: object) -> None:
         code = _script("cpu", ending).replace(
             'limit="4MiB"', f'limit="4MiB", directory={str(tmp_path)!r}'
         )
-        done = _run(code)
+        done = run_script(code)
         assert done.stdout.startswith("ready"), done.stderr
         assert os.listdir(str(tmp_path)) == [], f"after {ending!r}"
-
-
-def _in_child(work: object) -> int:
-    """Runs ``work`` in a forked child; its status."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if work() else 2  # type: ignore[operator]
-        finally:
-            os._exit(code)
-    signal.alarm(60)
-    try:
-        status = os.waitpid(child, 0)[1]
-    finally:
-        signal.alarm(0)
-    return os.waitstatus_to_exitcode(status)
 
 
 def test_fork_child_reads_blocks_that_are_out() -> None:
@@ -178,8 +146,8 @@ def test_fork_child_reads_blocks_that_are_out() -> None:
             return all(ctypes.string_at(p, len(w)) == w for p, w in zip(raw, wanted, strict=True))
 
         torch.set_num_threads(1)  # a forked child has no thread pool
-        assert _in_child(by_address) == 0
-        assert _in_child(by_operator) == 0
+        assert in_child(by_address) == 0
+        assert in_child(by_operator) == 0
         # Not by numpy(), which keeps what it was given: all of them do not fit at once.
         for index, x in enumerate(kept):
             assert same(x, reference(128, 128, value=index)), f"block {index}"
@@ -205,8 +173,8 @@ def test_fork_child_writes_stay_its_own() -> None:
                 x.numpy()[:] = -2
             return True
 
-        assert _in_child(work) == 0
-        assert _in_child(raw) == 0
+        assert in_child(work) == 0
+        assert in_child(raw) == 0
         for index, x in enumerate(kept):
             assert same(x, reference(128, 128, value=index)), f"block {index}"
 
@@ -251,6 +219,6 @@ def test_unsupported_torch_version() -> None:
     """Refused by name, before anything is loaded (the check itself is tested with the package)."""
     harness.lms()
     code = "import torch; torch.__version__ = '1.4.0'; import torch_lms; torch_lms.enable()"
-    done = _run(code)
+    done = run_script(code)
     assert done.returncode == 1
     assert "1.4.0" in done.stderr

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch
 from stress import harness
+from stress.children import run_script
 from stress.probe import same
-from test_baddays_processes import _environment
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -188,14 +186,7 @@ torch_lms.disable()
 @pytest.mark.parametrize("log", ["", ', log="off"', ', log="info"', ', log="debug"'])
 def test_nothing_is_said_where_the_log_is_off(log: str) -> None:
     harness.lms()
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DIVERGES.format(log=log)],
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_script(DIVERGES.format(log=log))
     assert done.returncode == 0, done.stderr
     if "info" in log or "debug" in log:
         assert "this step is another than the one planned" in done.stderr

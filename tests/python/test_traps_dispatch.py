@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 from stress import harness
+from stress.children import run_script
 
 # Each turn resolves kernels in Python, as torch.compile does when it traces. A kernel remembered
 # from before a switch crashes the process, or goes past LMS: so a process, and a count.
@@ -45,12 +42,5 @@ print("done")
 def test_python_dispatcher_before_while_and_after(order: str) -> None:
     """torch.clone has no CPU kernel but LMS's wrapper: remembered, it must be forgotten again."""
     harness.lms()
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TURNS, order],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_script(TURNS, order)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

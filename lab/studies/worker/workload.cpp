@@ -9,22 +9,6 @@ namespace {
 
 constexpr double kEdgeShare = 0.05;
 
-train::OptimizerOptions optimizer_options(const train::Settings& settings) {
-  train::OptimizerOptions options;
-  options.kind = settings.optimizer;
-  options.lr = settings.lr;
-  if (settings.lr_batch > 0) {
-    options.lr *= static_cast<double>(settings.batch) / settings.lr_batch;
-  }
-  options.momentum = settings.momentum;
-  options.nesterov = settings.nesterov;
-  options.weight_decay = settings.weight_decay;
-  options.beta1 = settings.beta1;
-  options.beta2 = settings.beta2;
-  options.eps = settings.eps;
-  return options;
-}
-
 std::int64_t channels_of(const std::string& model) { return model == "unet3d" ? 4 : 3; }
 
 zoo::Batch random_batch(const TrySpec& spec, const zoo::Model& model, const torch::Device& device) {
@@ -99,7 +83,8 @@ Workload::Workload(const TrySpec& spec, const train::Settings& settings,
   }
   model_->to(machine.device());
   model_->train();
-  optimizer_.emplace(optimizer_options(settings), model_->parameter_groups());
+  optimizer_.emplace(train::optimizer_options(settings, settings.batch),
+                     model_->parameter_groups());
   if (settings.precision == "fp16") {
     const bool dynamic = settings.loss_scale == "dynamic";
     constexpr double kFirstScale = 65536;

@@ -30,9 +30,6 @@ class StepClock {
 
   [[nodiscard]] bool out_done(std::uint32_t ticket) const { return out_.done > ticket; }
   [[nodiscard]] bool in_done(std::uint32_t ticket) const { return in_.done > ticket; }
-  /// Tickets below it have been given out and have ended.
-  [[nodiscard]] std::uint32_t outs_done() const { return out_.done; }
-  [[nodiscard]] std::uint32_t ins_done() const { return in_.done; }
 
   [[nodiscard]] double now() const { return now_; }
   [[nodiscard]] double tax() const { return tax_; }
