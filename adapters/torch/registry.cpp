@@ -10,6 +10,7 @@
 #include "adapters/torch/backends.h"
 #include "adapters/torch/hook/op_hook.h"
 #include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/python_lock.h"
 #include "adapters/torch/replay/lineages.h"
 #include "pilot/plan_cache.h"
 
@@ -127,6 +128,10 @@ void enable_device(const Options& options) {
   std::lock_guard guard(all.mutex);
   DeviceManager& manager = manager_in(all, device);
   const bool was_on = manager.on();
+  {
+    EngineLock lock = manager.engine().lock();
+    manager.engine().wait_without(lock, python_lock());
+  }
   manager.start(settings);
   if (was_on) return;
   auto& hook = device.type() == c10::DeviceType::CPU ? all.cpu_hook : all.cuda_hook;

@@ -306,10 +306,6 @@ void Engine::collect_dead(EngineLock& lock) {
   for (Block* block : dead) erase(lock, *block);
 }
 
-void Engine::settle(EngineLock& lock) {
-  while (in_transit_ > 0) moved_->wait(lock.lock_);
-}
-
 // Settings and facts
 
 void Engine::set_policy(EngineLock& lock, std::unique_ptr<Policy> policy) {

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/block.h"
 #include "engine/mover.h"
+#include "engine/outer_lock.h"
 #include "engine/pin_holder.h"
 #include "engine/policy.h"
 #include "engine/stats.h"
@@ -86,6 +87,12 @@ class Engine {
   [[nodiscard]] std::size_t waiting(EngineLock& lock) const {
     (void)lock;
     return waiting_.size();
+  }
+  /// From now on a thread that waits for others lets `outer` go meanwhile (null: there is none). It
+  /// must outlive the engine.
+  void wait_without(EngineLock& lock, OuterLock* outer) {
+    outer_ = outer;
+    (void)lock;
   }
   /// In a child after fork(), where only this thread lives. No block may be moving.
   void in_child(EngineLock& lock);
@@ -238,6 +245,8 @@ class Engine {
 
   /// Who waits may find now what it waits for.
   void changed();
+  /// Until something changes, or for no reason. Lets go of the lock, and of the outer one.
+  void wait(EngineLock& lock);
   void wait_for_move(EngineLock& lock, const Block& block);
   using Waits = PinHolder::Waits;
   void begin_wait(PinHolder& who, Waits what, const Block* block);
@@ -252,6 +261,7 @@ class Engine {
   Mover& mover_;
   Meter* meter_;
   std::unique_ptr<Policy> policy_;
+  OuterLock* outer_ = nullptr;
 
   std::mutex mutex_;
   /// Something has changed that a thread may wait for. Never destroyed in a forked child.

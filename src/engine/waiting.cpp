@@ -13,6 +13,20 @@ void Engine::changed() {
   moved_->notify_all();
 }
 
+void Engine::wait(EngineLock& lock) {
+  void* const released = outer_ != nullptr ? outer_->release() : nullptr;
+  moved_->wait(lock.lock_);
+  if (released == nullptr) return;
+  // Who holds the outer lock may want the engine's.
+  lock.lock_.unlock();
+  outer_->acquire(released);
+  lock.lock_.lock();
+}
+
+void Engine::settle(EngineLock& lock) {
+  while (in_transit_ > 0) wait(lock);
+}
+
 /// True if it waits, and nothing has changed since, nor will before somebody else gives up or ends.
 bool Engine::stuck(const PinHolder& holder) const {
   const PinHolder* at = &holder;
@@ -60,7 +74,7 @@ void Engine::finish_wait(PinHolder& who) {
 void Engine::wait_for_move(EngineLock& lock, const Block& block) {
   PinHolder* const who = lock.who_;
   if (who == nullptr) {
-    moved_->wait(lock.lock_);
+    wait(lock);
     return;
   }
   begin_wait(*who, Waits::kMove, &block);
@@ -73,7 +87,7 @@ void Engine::wait_for_move(EngineLock& lock, const Block& block) {
     refuse(*mover);
     who->seen_ = changes_;
   }
-  moved_->wait(lock.lock_);
+  wait(lock);
   finish_wait(*who);
 }
 
@@ -100,7 +114,7 @@ bool Engine::wait_for_others(EngineLock& lock) {
   }
   who->queues_ = true;
   open_or_close(*who);
-  moved_->wait(lock.lock_);
+  wait(lock);
   finish_wait(*who);
   if (!std::exchange(who->refused_, false)) return true;
   who->contended_ = who->contended_ || inside;
@@ -119,9 +133,9 @@ void Engine::enter(EngineLock& lock, PinHolder& holder) {
     holder.alone_ = true;
     open_or_close(holder);
     const auto ends = [](const PinHolder* other) { return other->ends; };
-    while (std::ranges::any_of(inside_, ends)) moved_->wait(lock.lock_);
+    while (std::ranges::any_of(inside_, ends)) wait(lock);
   } else {
-    while (closed_ > 0) moved_->wait(lock.lock_);
+    while (closed_ > 0) wait(lock);
   }
   holder.engine_ = this;
   holder.crowded_ = !inside_.empty();
