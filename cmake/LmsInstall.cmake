@@ -2,8 +2,9 @@
 # find_package(LMS).
 if(DEFINED SKBUILD)
   if(NOT TARGET lms_torch)
-    message(FATAL_ERROR "the Python package needs the PyTorch adapter, which is not being built: "
-                        "${TorchSDK_NOT_FOUND_MESSAGE}")
+    message(FATAL_ERROR "No PyTorch was found for the Python package to be built against, in the "
+                        "site-packages of ${Python3_EXECUTABLE}: install it first (pip install "
+                        "'torch>=2.11'), or let the variable LMS_TORCH_DIR name its folder")
   endif()
   # The package lies beside torch, and torch beside the nvidia packages.
   set(site "$ORIGIN/../..")

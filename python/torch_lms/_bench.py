@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -42,6 +44,7 @@ def bench(
     host_limit: int | str | None = None,
     timeout: float = 300.0,
     again: bool = False,
+    quiet: bool = False,
 ) -> list[Record]:
     """Measures a training step at several sizes, each size and method in a process of its own.
 
@@ -64,6 +67,7 @@ def bench(
         settle: with LMS, most steps until its plan is settled, which may take ``settle_seconds``.
         timeout: seconds of a try, with its start; then it is ended.
         again: make tries again that have a record. What failed is always made again.
+        quiet: do not say on standard error which try runs, and how it ended.
 
     Returns:
         One record a try, in the order of ``sizes``, then ``methods``. Its ``outcome`` is ``"ok"``,
@@ -129,12 +133,26 @@ def bench(
         "min_block": min_block,
         "host_limit": host_limit,
     }
-    return [
-        standing[path]
-        if path in standing
-        else _run_child(build, record, task | {"size": size, "path": str(path)}, timeout)
-        for path, size, record in tries
-    ]
+    records = []
+    for at, (path, size, record) in enumerate(tries, 1):
+        if path in standing:
+            records.append(standing[path])
+            continue
+        what = f"torch_lms.bench: {at} of {len(tries)}, {record['method']} at {size}"
+        if not quiet:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+        ended = _run_child(build, record, task | {"size": size, "path": str(path)}, timeout)
+        if not quiet:
+            print(f"{what}: {_in_words(ended)}", file=sys.stderr, flush=True)
+        records.append(ended)
+    return records
+
+
+def _in_words(record: Record) -> str:
+    """How a try ended."""
+    if record["outcome"] != "ok":
+        return f"{record['outcome']} ({record['message']})"
+    return f"ok, {statistics.median(record['steps']):.3f} s a step"
 
 
 def _described(size: int, describe: Callable[[int], dict[str, Any]] | None) -> Record:

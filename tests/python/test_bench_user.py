@@ -23,7 +23,7 @@ def describe(size: int) -> dict[str, object]:
     return {"batch": size, "sides": [16, 16], "unit": "MP", "per_step": 0.5}
 
 
-def test_records_of_every_method_agree(tmp_path: Path) -> None:
+def test_records_of_every_method_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = torch_lms.bench(
         build,
         [64],
@@ -39,6 +39,9 @@ def test_records_of_every_method_agree(tmp_path: Path) -> None:
         describe=describe,
     )
     assert [record["outcome"] for record in records] == ["ok"] * 3, records
+    said = capsys.readouterr().err
+    assert "torch_lms.bench: 2 of 3, lms at 64 ...\n" in said
+    assert "torch_lms.bench: 3 of 3, save_on_cpu at 64: ok, " in said
     plain, lms, offloaded = records
     assert lms["losses"][:3] == plain["losses"][:3] == offloaded["losses"][:3]
     assert plain["losses"][0] != plain["losses"][1]

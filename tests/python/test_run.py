@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import torch_lms
 from torch_lms import _run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,17 +120,17 @@ def test_an_installed_program(script, tmp_path: Path) -> None:
     assert ran.stdout == "['cpu'] 64 ['3d'] __main__\n", ran.stderr
 
 
-def test_programs_of_others_are_refused(script, tmp_path: Path) -> None:
-    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+def test_programs_of_others_are_refused(script, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     for name, first, words in (
-        ("other", "#!/opt/other/bin/python3", "another Python (/opt/other/bin/python3)"),
+        ("other", "#!/opt/other/bin/python3", r"another Python \(/opt/other/bin/python3\)"),
         ("shell", "#!/bin/sh", "is no Python program"),
+        ("no-such-program-at-all", None, "neither a file here nor a program"),
     ):
-        os.chmod(script(first + "\nprint('ran')\n", f"bin/{name}"), 0o755)
-        ran = run("--limit", "64MiB", name, PATH=path)
-        assert ran.returncode == 2 and words in ran.stderr and ran.stdout == "", ran.stderr
-    ran = run("--limit", "64MiB", "no-such-program-at-all")
-    assert ran.returncode == 2 and "neither a file here nor a program" in ran.stderr
+        if first is not None:
+            os.chmod(script(first + "\nprint('ran')\n", f"bin/{name}"), 0o755)
+        with pytest.raises(_run.ProgramError, match=words):
+            _run.find_program(name)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +145,13 @@ def test_programs_of_others_are_refused(script, tmp_path: Path) -> None:
         (["--device", "tpu", "x.py"], "device: 'tpu' is not a device"),
     ],
 )
-def test_mistakes_are_one_line_and_not_a_traceback(script, words, said) -> None:
-    path = script("print('ran')", "x.py")
-    ran = run(*[path if word == "x.py" else word for word in words])
-    assert ran.returncode == 2 and ran.stdout == ""
-    assert said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
+def test_mistakes_are_one_line_and_not_a_traceback(script, words, said, capsys) -> None:
+    path = script("raise AssertionError", "x.py")
+    with pytest.raises(SystemExit) as exit_:
+        _run.main([path if word == "x.py" else word for word in words])
+    assert exit_.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not torch_lms.is_enabled()
 
 
 def test_what_does_not_fit_is_a_clear_error(script) -> None:

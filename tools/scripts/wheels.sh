@@ -15,7 +15,7 @@ mkdir -p "$OUT"
 
 # wheel RELEASE: in a virtual environment with that PyTorch.
 wheel() {
-  local release=$1 venv=.venv-wheel-$1 pinned built tools
+  local release=$1 venv=.venv-wheel-$1 pinned
   if [ ! -x "$venv/bin/python" ]; then "$PYTHON" -m venv "$venv"; fi
   pinned="torch==$release.*"
   [ "$release" != newest ] || pinned=torch
