@@ -25,6 +25,15 @@ def large(value: float) -> torch.Tensor:
     return x
 
 
+def end(*ones: torch.Tensor, on: torch.cuda.Stream | None = None) -> Result:
+    """Takes memory anew on a stream, where what died has lain; all the values that must be."""
+    with torch.cuda.stream(on):
+        others = [large(9) for _ in range(3)]
+        torch.cuda.current_stream().synchronize()
+    torch.cuda.current_stream().synchronize()
+    return [*((one, 1) for one in ones), *((other, 9) for other in others)]
+
+
 def back_on_another_stream(evict: Evict) -> Result:
     """Main's block comes back for the side stream, and dies while main reads it."""
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
@@ -37,10 +46,7 @@ def back_on_another_stream(evict: Evict) -> Result:
     torch.cuda._sleep(BUSY)
     z = x.clone()
     del x
-    with torch.cuda.stream(side):
-        others = [large(9) for _ in range(3)]
-    side.synchronize()
-    return [(y, 1), (z, 1), *((other, 9) for other in others)]
+    return end(y, z, on=side)
 
 
 def back_on_main(evict: Evict) -> Result:
@@ -56,9 +62,7 @@ def back_on_main(evict: Evict) -> Result:
         torch.cuda._sleep(BUSY)
         z = x.clone()
     del x
-    others = [large(9) for _ in range(3)]
-    main.synchronize()
-    return [(y, 1), (z, 1), *((other, 9) for other in others)]
+    return end(y, z)
 
 
 def back_on_a_third(evict: Evict) -> Result:
@@ -75,11 +79,7 @@ def back_on_a_third(evict: Evict) -> Result:
         torch.cuda._sleep(BUSY)
         z = x.clone()
     del x
-    with torch.cuda.stream(third):
-        others = [large(9) for _ in range(3)]
-    third.synchronize()
-    main.synchronize()
-    return [(y, 1), (z, 1), *((other, 9) for other in others)]
+    return end(y, z, on=third)
 
 
 def looked_at_on_another_stream(evict: Evict) -> Result:
@@ -91,9 +91,7 @@ def looked_at_on_another_stream(evict: Evict) -> Result:
         torch.cuda._sleep(BUSY)
         assert x.data_ptr() != 0
     del x
-    others = [large(9) for _ in range(3)]
-    main.synchronize()
-    return [(other, 9) for other in others]
+    return end()
 
 
 def mains_looked_at(evict: Evict) -> Result:
@@ -105,11 +103,7 @@ def mains_looked_at(evict: Evict) -> Result:
     torch.cuda._sleep(BUSY)
     assert x.data_ptr() != 0
     del x
-    with torch.cuda.stream(side):
-        others = [large(9) for _ in range(3)]
-    side.synchronize()
-    main.synchronize()
-    return [(other, 9) for other in others]
+    return end(on=side)
 
 
 def recorded_then_moved(evict: Evict) -> Result:
@@ -124,9 +118,7 @@ def recorded_then_moved(evict: Evict) -> Result:
         torch.cuda._sleep(BUSY)
         z = x.clone()
     del x
-    others = [large(9) for _ in range(3)]
-    main.synchronize()
-    return [(y, 1), (z, 1), *((other, 9) for other in others)]
+    return end(y, z)
 
 
 def recorded_side_block_moved(evict: Evict) -> Result:
@@ -141,11 +133,7 @@ def recorded_side_block_moved(evict: Evict) -> Result:
     torch.cuda._sleep(BUSY)
     z = x.clone()
     del x
-    with torch.cuda.stream(side):
-        others = [large(9) for _ in range(3)]
-    side.synchronize()
-    main.synchronize()
-    return [(y, 1), (z, 1), *((other, 9) for other in others)]
+    return end(y, z, on=side)
 
 
 def recorded_while_away(evict: Evict) -> Result:
@@ -160,9 +148,7 @@ def recorded_while_away(evict: Evict) -> Result:
         torch.cuda._sleep(BUSY)
         z = x.clone()
     del x
-    others = [large(9) for _ in range(3)]
-    main.synchronize()
-    return [(z, 1), *((other, 9) for other in others)]
+    return end(z)
 
 
 PROGRAMS = [

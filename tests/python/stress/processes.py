@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor, multiprocessing
@@ -13,31 +14,27 @@ from .networks import ResNet18, mlp
 from .registry import Result, data, gradients, labels, program, seed, summary, train
 
 
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs ``work(0)``, ``work(1)``... at once, and raises what one of them has raised."""
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))
+
+
 @program()
 def several_threads(device: str) -> Result:
     """Three threads, each with a model of its own; forward, backward and optimizer overlap."""
     seed()
     models = [mlp().to(device) for _ in range(3)]
     results: list[Result] = [{} for _ in models]
-    errors: list[BaseException] = []
 
     def work(index: int) -> None:
-        try:
-            model = models[index]
-            optimizer = torch.optim.AdamW(model.parameters())
-            x = data(32, 64, device=device, value=index)
-            losses = train(model, optimizer, lambda _: (model(x) - x).square().mean(), steps=6)
-            results[index] = summary(model, optimizer, losses=losses)
-        except BaseException as error:
-            errors.append(error)
+        model = models[index]
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = data(32, 64, device=device, value=index)
+        losses = train(model, optimizer, lambda _: (model(x) - x).square().mean(), steps=6)
+        results[index] = summary(model, optimizer, losses=losses)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(models))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(len(models), work)
     return {"results": results}
 
 
@@ -48,23 +45,13 @@ def threads_share_weights(device: str) -> Result:
     model = ResNet18(width=8).to(device).eval()
     inputs = [data(2, 3, 64, 64, device=device, value=i) for i in range(3)]
     outputs: list[list[Tensor]] = [[] for _ in inputs]
-    errors: list[BaseException] = []
 
     def work(index: int) -> None:
-        try:
-            with torch.no_grad():
-                for _ in range(3):
-                    outputs[index].append(model(inputs[index]))
-        except BaseException as error:
-            errors.append(error)
+        with torch.no_grad():
+            for _ in range(3):
+                outputs[index].append(model(inputs[index]))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(len(inputs), work)
     return {"outputs": outputs}
 
 
@@ -74,19 +61,7 @@ def backward_on_another_thread(device: str) -> Result:
     seed()
     model = mlp().to(device)
     loss = model(data(32, 64, device=device)).square().mean()
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            loss.backward()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(1, lambda _: loss.backward())
     return {"loss": loss, "grads": gradients(model)}
 
 
