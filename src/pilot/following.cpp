@@ -9,9 +9,14 @@ namespace lms {
 
 void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
   const Plan& plan = script_->plan;
+  const Turns& turns = *script_->turns;
   for (std::size_t i = script_->starts[moment]; i < script_->starts[moment + 1]; ++i) {
     const Directive& directive = plan.directives[i];
     const Walk::Bound& who = walk_->bound(directive.block);
+    const bool out =
+        directive.action != Action::kStartIn && directive.action != Action::kRematerialise;
+    // Who has served there leaves by itself, and who serves next is to stay: see collect_turns().
+    if (out && turns.turns(directive.block) && turns.between(directive.block, moment)) continue;
     if (directive.action == Action::kStartIn && !script_->placement.arrivals.empty()) {
       walk_->set_home(directive.block, script_->placement.arrivals[i]);
     }
@@ -42,6 +47,40 @@ void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
       case Action::kKeep:
         break;
     }
+  }
+}
+
+/// At places where other blocks take their turn: who has served leaves, since it is not needed
+/// before all others have been, and who is expected next comes, unless the plan has a later moment
+/// for that.
+void Pilot::collect_turns(std::size_t moment, std::vector<Order>& orders) {
+  const Turns& turns = *script_->turns;
+  const auto alive = [&](BlockUid uid) -> Block* {
+    const auto known = blocks_.find(uid);
+    return known == blocks_.end() ? nullptr : known->second;
+  };
+  for (const TraceBlockId place : turns.done(moment)) {
+    const BlockUid uid = walk_->bound(place).uid;
+    Block* const block = alive(uid);
+    BlockUid next = turns.next(place, uid);
+    Block* const successor = alive(next);
+    if (successor == nullptr) next = 0;
+    const bool ended = moment == script_->size();
+    const BlockUid last = ended ? turns.last_but_one(place) : turns.last(place);
+    // What lives for one step only is about to die.
+    const bool others_stay = last != uid && alive(last) != nullptr;
+    const bool leaves = next == uid ? script_->leaves_between[place]
+                                    : next != 0 || others_stay || script_->leaves_between[place];
+    constexpr std::size_t kFew = 64;  // of many, some other model has come
+    const bool elsewhere =
+        turns.all().size() <= kFew && std::ranges::any_of(turns.all(), [&](TraceBlockId other) {
+          return other != place && turns.next(other, walk_->served(other)) == uid;
+        });
+    if (block != nullptr && leaves && !elsewhere) orders.push_back({Task::kEvict, block, uid});
+    if (!leaves || next == uid) continue;
+    walk_->expect(place, next, successor);
+    if (next != 0 && !script_->leaves_between[place])
+      orders.push_back({Task::kFetch, successor, next});
   }
 }
 

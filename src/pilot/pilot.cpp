@@ -128,10 +128,12 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
       if (walk_->position() == 0) show_step(true);
       if (end_due_) {
         collect_orders(script_->size(), orders);
+        collect_turns(script_->size(), orders);
         collect_moves(orders);
       }
       if (walk_->position() == 0) collect_strays(orders);
       collect_orders(walk_->position(), orders);
+      collect_turns(walk_->position(), orders);
       if (script_->records(walk_->position())) recording = Recording::kForPlan;
       followed = script_;
     }
@@ -426,15 +428,39 @@ void Pilot::look_for_new() {
     look_again_ = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
     return;
   }
-  for (const auto& known : scripts_) {
-    if (same_step(known->shape, script->shape)) {
-      if (operators_ >= known->shunned_until) (void)rejoin(known, span->end);
-      return;
+  auto replaced = scripts_.end();
+  for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
+    if (!same_step((*known)->shape, script->shape)) continue;
+    if (operators_ < (*known)->shunned_until || rejoin(*known, span->end)) return;
+    // The same on other blocks: of another model, perhaps after the first.
+    if ((*known)->planned && same_blocks((*known)->shape, script->shape)) {
+      auto planned = std::make_shared<Script>(**known);
+      planned->shape.uids = script->shape.uids;
+      planned->shape.turning = script->shape.turning;
+      planned->ended_early = 0;
+      script = std::move(planned);
     }
+    if (outlived(**known)) replaced = known;
   }
+  script->turns = std::make_shared<Turns>(script->shape);
   if (!rejoin(script, span->end)) return;
-  scripts_.push_back(std::move(script));
+  if (replaced != scripts_.end()) {
+    *replaced = std::move(script);
+  } else {
+    scripts_.push_back(std::move(script));
+  }
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+}
+
+/// True if a block that every step uses is no more.
+bool Pilot::outlived(const Script& script) const {
+  for (TraceBlockId id = 0; id < script.shape.uids.size(); ++id) {
+    const TraceBlock& block = script.shape.trace.blocks[id];
+    if (block.born_in_step || block.carried_from != kNoBlock) continue;
+    if (script.turns->idle(id) || script.turns->may_turn(id)) continue;
+    if (!blocks_.contains(script.shape.uids[id])) return true;
+  }
+  return false;
 }
 
 // Facts

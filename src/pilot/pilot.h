@@ -244,6 +244,7 @@ class Pilot {
   void begin_locked();
   void touch_locked(const Use& use);
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
+  void collect_turns(std::size_t moment, std::vector<Order>& orders);
   void collect_moves(std::vector<Order>& orders);
   void collect_strays(std::vector<Order>& orders);
   void carry_out(const std::vector<Order>& orders);
@@ -259,6 +260,7 @@ class Pilot {
   bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from);
   void look_for_known();
   void look_for_new();
+  [[nodiscard]] bool outlived(const Script& script) const;
   void walk_along(std::shared_ptr<Script> script, Walk walk);
   /// The walk is at the start of a step. The job that is to be launched, or null.
   std::shared_ptr<Job> step_started();

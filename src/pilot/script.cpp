@@ -14,6 +14,13 @@ void Script::finish() {
     starts[i] = next;
   }
   find_recorded();
+  leaves_between.assign(shape.trace.blocks.size(), false);
+  for (const Directive& directive : plan.directives) {
+    const bool out = directive.action == Action::kFinishOut || directive.action == Action::kDrop;
+    if (out && turns && turns->between(directive.block, directive.before)) {
+      leaves_between[directive.block] = true;
+    }
+  }
   planned = true;
 }
 
@@ -101,12 +108,31 @@ bool same_step(const StepShape& a, const StepShape& b) {
   return a.operators.size() == b.operators.size() && same_beginning(a, b, a.operators.size());
 }
 
+bool same_blocks(const StepShape& a, const StepShape& b) {
+  const auto alike = [](const TraceBlock& x, const TraceBlock& y) {
+    // A plan counts nothing for what cannot move.
+    return (x.bytes == y.bytes || !x.movable) && x.born_in_step == y.born_in_step &&
+           x.movable == y.movable && x.carried_from == y.carried_from;
+  };
+  if (a.operators.size() != b.operators.size()) return false;
+  if (!std::ranges::equal(a.trace.blocks, b.trace.blocks, alike)) return false;
+  for (std::size_t i = 0; i < a.operators.size(); ++i) {
+    const auto who = &LoggedOperator::Touch::block;
+    if (!std::ranges::equal(a.operators[i].touches, b.operators[i].touches, {}, who, who))
+      return false;
+    if (a.trace.operators[i].frees != b.trace.operators[i].frees) return false;
+  }
+  return true;
+}
+
 Walk::Walk(const Script& script) : script_(&script) {
   bound_.resize(script.shape.trace.blocks.size());
   home_.assign(bound_.size(), kNoAddress);
+  met_.assign(bound_.size(), 0);
   // Weights and their like were somebody when the step was recorded, and still are.
   for (TraceBlockId id = 0; id < bound_.size(); ++id) {
     const TraceBlock& block = script.shape.trace.blocks[id];
+    if (script.turns && script.turns->turns(id)) continue;
     if (!block.born_in_step && block.carried_from == kNoBlock && id < script.shape.uids.size()) {
       bind(id, script.shape.uids[id], nullptr);
     }
@@ -117,6 +143,8 @@ Walk::Walk(const Script& script) : script_(&script) {
 void Walk::start_step() {
   position_ = touches_ = allocations_ = 0;
   inside_ = false;
+  ++step_;
+  served_.clear();
   ghosts_.clear();
   const auto& blocks = script_->shape.trace.blocks;
   struct Carried {
@@ -151,6 +179,57 @@ void Walk::bind(TraceBlockId id, BlockUid uid, void* block) {
   if (names_) names_->try_emplace(uid, id);
 }
 
+void Walk::unbind(TraceBlockId id) {
+  if (bound_[id].uid == 0) return;
+  ids_.erase(bound_[id].uid);
+  bound_[id] = {};
+}
+
+void Walk::expect(TraceBlockId id, BlockUid uid, void* block) {
+  met_[id] = 0;  // whoever has been met there has served
+  if (bound_[id].uid == uid) return;
+  unbind(id);
+  if (uid != 0 && !ids_.contains(uid)) bind(id, uid, block);
+}
+
+/// Another block than the one that is bound there, if there is one, serves at this place. False if
+/// that cannot be.
+bool Walk::serve(TraceBlockId id, BlockUid uid, void* block) {
+  const auto elsewhere = ids_.find(uid);
+  if (bound_[id].uid == 0 && elsewhere == ids_.end()) {
+    bind(id, uid, block);
+    return true;
+  }
+  const auto* turns = script_->turns.get();
+  if (turns == nullptr || !turns->may_turn(id) || met(id)) return false;
+  if (elsewhere == ids_.end()) {
+    unbind(id);
+    bind(id, uid, block);
+    return true;
+  }
+  // It serves elsewhere, or did in the step before.
+  const TraceBlockId other = elsewhere->second;
+  if (!turns->may_turn(other) || met(other)) return false;
+  const Bound old = bound_[id];
+  unbind(other);
+  unbind(id);
+  bind(id, uid, block);
+  // What nobody uses changes places with what nobody uses any more.
+  if (old.uid != 0 && turns->idle(other)) bind(other, old.uid, old.block);
+  return true;
+}
+
+BlockUid Walk::served(TraceBlockId id) const {
+  const auto now = std::ranges::find(served_, id, &std::pair<TraceBlockId, BlockUid>::first);
+  return now != served_.end() ? now->second : script_->turns->last(id);
+}
+
+void Walk::meet(TraceBlockId id) {
+  if (met(id)) return;
+  met_[id] = step_;
+  if (script_->turns && script_->turns->may_turn(id)) served_.emplace_back(id, bound_[id].uid);
+}
+
 Walk::Names Walk::take_names() { return std::exchange(names_, std::nullopt).value_or(Names{}); }
 
 bool Walk::differs(std::string why) {
@@ -180,14 +259,9 @@ bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
     return differs("has a tensor of another size");
   }
   if (expected.writes != writes) return differs("writes another tensor");
-  Bound& bound = bound_[id];
-  if (bound.uid == 0) {
-    if (ids_.contains(uid)) return differs("uses another tensor");
-    bind(id, uid, block);
-  } else if (bound.uid != uid) {
-    return differs("uses another tensor");
-  }
-  bound.block = block;
+  if (bound_[id].uid != uid && !serve(id, uid, block)) return differs("uses another tensor");
+  bound_[id].block = block;
+  meet(id);
   ++touches_;
   return true;
 }
@@ -243,6 +317,8 @@ bool Walk::end() {
   temporaries_.clear();
   touches_ = allocations_ = 0;
   if (++position_ < script_->size()) return false;
+  // Only a step that was this one to its end tells who serves.
+  for (const auto& [id, uid] : served_) script_->turns->serves(id, uid);
   start_step();
   return true;
 }
@@ -263,7 +339,14 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   Walk walk(other);
   const auto adopt = [&](BlockUid mine, BlockUid theirs) {
     const Bound& who = bound_[static_cast<std::size_t>(mine)];
-    if (who.uid != 0) walk.bind(static_cast<TraceBlockId>(theirs), who.uid, who.block);
+    if (who.uid == 0) return;
+    const auto id = static_cast<TraceBlockId>(theirs);
+    // Somebody else may have served there when that walk began.
+    const auto elsewhere = walk.ids_.find(who.uid);
+    if (elsewhere != walk.ids_.end() && elsewhere->second != id) walk.unbind(elsewhere->second);
+    if (walk.bound_[id].uid != who.uid) walk.unbind(id);
+    walk.bind(id, who.uid, who.block);
+    walk.meet(id);
   };
   for (std::size_t i = 0; i <= position_; ++i) {
     const auto& from = script_->shape.operators[i];

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "pilot/turns.h"
 #include "plan/place/placement.h"
 #include "plan/search.h"
 #include "plan/timing/link.h"
@@ -39,13 +41,17 @@ struct Script {
   std::vector<std::size_t> starts;
   std::vector<bool> recorded;  ///< operators that a rematerialisation of the plan runs again
   std::vector<bool> ghosts;    ///< blocks that the plan computes again after their end
+  /// Blocks that the plan has leave between their last use in a step and their first in the next.
+  std::vector<bool> leaves_between;
+  /// Of the step, not of the plan; guarded by the pilot's lock.
+  std::shared_ptr<Turns> turns;
 
   [[nodiscard]] std::size_t size() const { return shape.operators.size(); }
   /// `predicted` again, with when everything happens.
   [[nodiscard]] PlanTiming timeline() const { return time_plan(shape.trace, plan, link, true); }
   /// True if the plan wants this operator to be run again.
   [[nodiscard]] bool records(std::size_t op) const { return op < recorded.size() && recorded[op]; }
-  /// Fills `starts`, `recorded` and `ghosts`, and sets `planned`.
+  /// Fills what follows from the plan, and sets `planned`.
   void finish();
 
  private:
@@ -57,6 +63,9 @@ struct Script {
 bool same_beginning(const StepShape& a, const StepShape& b, std::size_t count);
 /// True if both are the same step: same_beginning() over all of both.
 bool same_step(const StepShape& a, const StepShape& b);
+/// True if the same blocks of their traces do the same in both, which are the same step: a plan of
+/// the one is one of the other.
+bool same_blocks(const StepShape& a, const StepShape& b);
 
 /// Walks along a script while the step runs, and tells who is who: which of the device's blocks is
 /// which block of the trace. Each function that returns false has found a difference and has
@@ -93,6 +102,11 @@ class Walk {
   }
   /// Where the plan has the block now if it is on the device; kNoAddress if it does not say.
   [[nodiscard]] Bytes home(BlockUid uid) const;
+  /// The block serves next at a place that turns (0, or one that serves elsewhere: nobody knows who
+  /// will). Whoever is met there does in fact.
+  void expect(TraceBlockId id, BlockUid uid, void* block);
+  /// Who has served there in this step, or, if nobody has yet, in the one before.
+  [[nodiscard]] BlockUid served(TraceBlockId id) const;
   /// An arrival of the plan has been begun.
   void set_home(TraceBlockId id, Bytes address) { home_[id] = address; }
 
@@ -109,12 +123,19 @@ class Walk {
  private:
   void start_step();
   void bind(TraceBlockId id, BlockUid uid, void* block);
+  void unbind(TraceBlockId id);
+  bool serve(TraceBlockId id, BlockUid uid, void* block);
+  [[nodiscard]] bool met(TraceBlockId id) const { return met_[id] == step_; }
+  void meet(TraceBlockId id);
   bool differs(std::string why);
 
   const Script* script_;
   std::vector<Bound> bound_;
   std::vector<Bytes> home_;
   Names ids_;
+  std::uint64_t step_ = 0;
+  std::vector<std::uint64_t> met_;  ///< the last step in which an operator has used it
+  std::vector<std::pair<TraceBlockId, BlockUid>> served_;  ///< in this step, for Turns
   std::unordered_map<TraceBlockId, BlockUid> ghosts_;
   std::optional<Names> names_;         ///< kept, of this step
   std::vector<BlockUid> temporaries_;  ///< of the operator at position_

@@ -22,6 +22,7 @@ struct KnownBlock {
   /// The operator that its allocation belongs to: the one that ran, or else the next one. kBefore:
   /// there before the first one.
   std::int64_t birth = kBefore;
+  std::int64_t heard = kBefore;  ///< of one that was there before: the first that used it, if any
   /// The operator that its release belongs to: the one that ran, or else the last one.
   std::int64_t death = kNever;
   std::uint32_t place = 0;   ///< which of the allocations of `birth` it is

@@ -1,15 +1,40 @@
 #include "steps/repetition.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace lms {
 namespace {
 
 /// A step may leave this part of what it takes in between.
 constexpr Bytes kTrifle = 64;
+/// Of what a step takes, so much may be other blocks each time if it only reads them, and so much
+/// if it writes them. With more, runs on other blocks are other steps (two models in turn), of
+/// which a longer one consists.
+constexpr Bytes kTurningRead = 2;
+constexpr Bytes kTurningWritten = 8;
 
 Bytes live_before(const StepLog& log, std::uint64_t number) {
   return log.at(number - 1).live_after;
+}
+
+/// By how much the run [begin, end) makes more live. What it has been the first to use was there
+/// before, and so is no growth.
+Bytes growth_of(const StepLog& log, std::uint64_t begin, std::uint64_t end) {
+  Bytes growth = live_before(log, end) - live_before(log, begin);
+  const KnownBlocks& blocks = log.blocks();
+  std::unordered_set<std::uint32_t> seen;
+  for (std::uint64_t i = begin; i < end; ++i) {
+    for (const auto& touch : log.at(i).touches) {
+      const KnownBlock& block = blocks[touch.slot];
+      const bool first = block.birth == KnownBlock::kBefore &&
+                         block.heard == static_cast<std::int64_t>(i) &&
+                         block.death >= static_cast<std::int64_t>(end);
+      if (first && seen.insert(touch.slot).second) growth -= block.bytes;
+    }
+  }
+  return growth;
 }
 
 /// True if the operators from `a` on, `lag` of them in a circle that begins at `start`, come before
@@ -36,6 +61,7 @@ void Repetition::restart(std::uint64_t next) {
   start_ = next_ = next;
   looked_ = false;
   boundary_.reset();
+  checked_ = turned_ = 0;
 }
 
 Repetition::Verdict Repetition::follow(const StepLog& log) {
@@ -50,7 +76,7 @@ Repetition::Verdict Repetition::follow(const StepLog& log) {
 
 /// Looks at who it is alone: the signatures have told that there are as many of everything, in the
 /// same order.
-bool Repetition::same_blocks(const StepLog& log) const {
+bool Repetition::same_blocks(const StepLog& log) {
   const KnownBlocks& blocks = log.blocks();
   const LoggedOperator& before = log.at(next_ - lag_);
   const LoggedOperator& now = log.at(next_);
@@ -69,17 +95,79 @@ bool Repetition::same_blocks(const StepLog& log) const {
     i = skip_allocations(before.changes, i);
     k = skip_allocations(now.changes, k);
     if (i == before.changes.size() || k == now.changes.size()) break;
-    if (!same(before.changes[i++], now.changes[k++])) return false;
+    const std::uint32_t earlier = before.changes[i++].slot;
+    const std::uint32_t later = now.changes[k++].slot;
+    if (!correspond(blocks[earlier], blocks[later])) return false;
+    // Of what was there before, some other dies each time only where it comes each time from
+    // outside, so that nobody has told of its allocation.
+    if (earlier != later && blocks[earlier].birth < first_run() &&
+        blocks[later].birth < first_run() &&
+        blocks[later].heard != blocks[earlier].heard + static_cast<std::int64_t>(lag_)) {
+      return false;
+    }
   }
   return i == before.changes.size() && k == now.changes.size();
 }
 
-bool Repetition::correspond(const KnownBlock& earlier, const KnownBlock& later) const {
+bool Repetition::correspond(const KnownBlock& earlier, const KnownBlock& later) {
   const auto lag = static_cast<std::int64_t>(lag_);
   const auto begin = static_cast<std::int64_t>(start_) - lag;
-  if (&earlier == &later) return earlier.birth < begin;
+  if (earlier.birth < begin && later.birth < begin) {
+    turned_ = next_ + 1;
+    return true;
+  }
   if (earlier.birth == KnownBlock::kBefore) return false;
-  return later.birth == earlier.birth + lag && later.place == earlier.place && later.birth >= begin;
+  return later.birth == earlier.birth + lag && later.place == earlier.place &&
+         later.birth >= first_run();
+}
+
+bool Repetition::is_step(const StepLog& log, std::uint64_t end) {
+  if (checked_ == end || turned_ + lag_ <= end) return true;
+  if (end < log.first_whole() + 2 * lag_) return false;
+  if (one_to_one(log, end)) {
+    checked_ = end;
+    return true;
+  }
+  restart(next_);
+  return false;
+}
+
+bool Repetition::one_to_one(const StepLog& log, std::uint64_t end) const {
+  const KnownBlocks& blocks = log.blocks();
+  struct Partner {
+    std::uint32_t slot;
+    bool written;
+  };
+  std::unordered_map<std::uint32_t, Partner> later;
+  std::unordered_map<std::uint32_t, std::uint32_t> earlier;
+  const auto pair = [&](std::uint32_t one, std::uint32_t other, bool writes) {
+    const auto [there, is_new] = later.try_emplace(one, Partner{other, writes});
+    there->second.written |= writes;
+    return there->second.slot == other && (!is_new || earlier.try_emplace(other, one).second);
+  };
+  Bytes most = live_before(log, end);
+  Bytes least = most;
+  for (std::uint64_t i = end - lag_; i < end; ++i) {
+    most = std::max(most, live_before(log, i));
+    least = std::min(least, live_before(log, i));
+    const auto& before = log.at(i - lag_).touches;
+    const auto& now = log.at(i).touches;
+    for (std::size_t k = 0; k < now.size(); ++k) {
+      if (!pair(before[k].slot, now[k].slot, now[k].writes)) return false;
+    }
+  }
+  Bytes taken = most - least;
+  Bytes read = 0;
+  Bytes written = 0;
+  const auto begin = static_cast<std::int64_t>(end - 2 * lag_);
+  for (const auto& [slot, partner] : later) {
+    const KnownBlock& block = blocks[slot];
+    if (block.birth >= begin) continue;
+    taken += block.bytes;
+    if (slot == partner.slot || blocks[partner.slot].birth >= begin) continue;
+    (partner.written ? written : read) += block.bytes;
+  }
+  return read * kTurningRead <= taken && written * kTurningWritten <= taken;
 }
 
 std::optional<std::uint64_t> Repetition::boundary(const StepLog& log) {
@@ -95,7 +183,7 @@ std::optional<std::uint64_t> Repetition::boundary(const StepLog& log) {
     most = std::max(most, live_before(log, i));
     least = std::min(least, live_before(log, i));
   }
-  const Bytes growth = live_before(log, end) - live_before(log, begin);
+  const Bytes growth = growth_of(log, begin, end);
   if (std::max(growth, -growth) * kTrifle > most - least) return boundary_;
 
   std::vector<std::uint64_t> points;

@@ -10,9 +10,10 @@ namespace lms {
 
 /// A stretch of operators each of which is the same as the one `lag` before it, as it grows: two
 /// runs of `lag` operators, or more, one after the other. The blocks of a run correspond to those
-/// of the next one to one: a block that was there before the first run to itself; else one that was
-/// born in a run, or in the run before the first, to the one born at the same place `lag` later.
-/// Constant cost per use.
+/// of the next one to one: a block that was there before the first run to itself, or to another one
+/// of its size that was there (a batch of several that are kept: is_step() says how much of a step
+/// may be so); else one that was born in a run, or in the run before the first, to the one born at
+/// the same place `lag` later. Constant cost per use.
 class Repetition {
  public:
   enum class Verdict : std::uint8_t {
@@ -44,10 +45,19 @@ class Repetition {
   /// see StepLog::repeated_step(). Others are whole lags away. Cost: linear in `lag`, once.
   [[nodiscard]] std::optional<std::uint64_t> boundary(const StepLog& log);
 
+  /// Is the run that ends at `end`, within the stretch, the step before it over again: do their
+  /// blocks correspond one to one, and are those that were there before and are others each time
+  /// little beside what the step takes? If not, the stretch begins anew. Cost: linear in `lag`,
+  /// once for each `end`.
+  [[nodiscard]] bool is_step(const StepLog& log, std::uint64_t end);
+
  private:
   void restart(std::uint64_t next);
-  [[nodiscard]] bool same_blocks(const StepLog& log) const;
-  [[nodiscard]] bool correspond(const KnownBlock& earlier, const KnownBlock& later) const;
+  /// Where the run before the stretch begins.
+  [[nodiscard]] std::int64_t first_run() const { return static_cast<std::int64_t>(start_ - lag_); }
+  [[nodiscard]] bool same_blocks(const StepLog& log);
+  [[nodiscard]] bool correspond(const KnownBlock& earlier, const KnownBlock& later);
+  [[nodiscard]] bool one_to_one(const StepLog& log, std::uint64_t end) const;
   [[nodiscard]] std::vector<bool> possible_boundaries(const StepLog& log,
                                                       std::uint64_t begin) const;
 
@@ -57,6 +67,8 @@ class Repetition {
   std::uint64_t begun_ = 0;  ///< where the first stretch did
   bool looked_ = false;      ///< for the boundary
   std::optional<std::uint64_t> boundary_;
+  std::uint64_t turned_ = 0;   ///< one past the last operator that worked on another such block
+  std::uint64_t checked_ = 0;  ///< is_step() was true of the run that ends there
 };
 
 }  // namespace lms

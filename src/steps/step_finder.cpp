@@ -137,7 +137,7 @@ std::optional<StepLog::Span> StepFinder::best(const StepLog& log) {
     const std::uint64_t from = candidate.start() - lag;
     const bool better =
         !found || from < found_from || (from == found_from && lag < found->end - found->begin);
-    if (!better) continue;
+    if (!better || !candidate.is_step(log, end)) continue;
     found = StepLog::Span{end - lag, end};
     found_from = from;
   }
@@ -151,7 +151,8 @@ void StepFinder::read_mark(const StepLog& log) {
     if (mark < next_ || (last_mark_ && mark == *last_mark_)) continue;
     marked_step_.reset();
     const std::uint64_t lag = last_mark_ ? mark - *last_mark_ : 0;
-    if (lag > 0 && marked_.active() && marked_.lag() == lag && marked_.start() <= *last_mark_) {
+    if (lag > 0 && marked_.active() && marked_.lag() == lag && marked_.start() <= *last_mark_ &&
+        marked_.is_step(log, mark)) {
       marked_step_ = StepLog::Span{*last_mark_, mark};
     } else if (lag > 0 && mark >= log.first_whole() + lag) {
       marked_.begin(lag, mark);

@@ -85,7 +85,10 @@ void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
   const std::uint32_t slot = known ? *known : blocks_.insert(block, bytes, KnownBlock::kBefore);
   LoggedOperator& op = last();
   KnownBlock& record = blocks_[slot];
-  if (!known) op.live_after = live_ += bytes;
+  if (!known) {
+    op.live_after = live_ += bytes;
+    record.heard = static_cast<std::int64_t>(end_ - 1);
+  }
   if (record.death != KnownBlock::kNever) return;
   record.touched = true;
   op.touches = touches_.push({block, writes, slot});

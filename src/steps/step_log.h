@@ -123,9 +123,10 @@ class StepLog {
   /// If the operators up to the last one that has ended are a repetition of those before, and of
   /// nothing shorter that also explains them: the last whole step, from a point where the fewest
   /// bytes are alive (or where the user has said that steps begin). Two runs are the same step if
-  /// their operators, sizes and order of uses, allocations and releases agree, blocks that were
-  /// there before both and after both are the same blocks, and all other blocks correspond one to
-  /// one: born at the same place of their step, or of the one before it.
+  /// their operators, sizes and order of uses, allocations and releases agree, and their blocks
+  /// correspond one to one: those that were there before both are the same blocks, but for a part
+  /// of what the step takes that may be others each time (half, if it only reads them, else an
+  /// eighth); all others were born at the same place of their step, or of the one before it.
   ///
   /// - The operator after the step has always begun, too, so that all that belongs to the step is
   ///   known (see make_shape() for what does). The step is equal to the one before it, which is in
@@ -200,6 +201,9 @@ struct StepShape {
   Trace trace;
   std::vector<Operator> operators;  ///< beside trace.operators
   std::vector<BlockUid> uids;       ///< beside trace.blocks: who they were when recorded
+  /// Blocks that were there before and are others in each step, ascending: a batch of several that
+  /// are kept.
+  std::vector<TraceBlockId> turning;
 };
 
 /// The step of `span`, which must still be in the log, with the step before it (of the same length)
@@ -208,9 +212,11 @@ struct StepShape {
 /// Blocks are numbered: those that were there before and are used, in the order of their first use;
 /// those that were there and are not used, the oldest first; those born in the step, in order.
 /// An allocation between two operators belongs to the later of them, a release to the earlier; but
-/// if the same block comes and goes between two operators, it is a temporary of the later. What an
-/// operator writes it reads as well, since nothing is known of how much of it it overwrites. Blocks
-/// that no operator has ever touched are not movable.
+/// if the same block comes and goes between two operators, it is a temporary of the later. Of
+/// blocks that take turns, the step has the one that it uses; what is as large as one of them and
+/// not used is left out, since it may be the next. What an operator writes it reads as well, since
+/// nothing is known of how much of it it overwrites. Blocks that no operator has ever touched are
+/// not movable.
 StepShape make_shape(StepLog& log, StepLog::Span span);
 
 }  // namespace lms

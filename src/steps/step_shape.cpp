@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,9 @@ class ShapeMaker {
         ids_(blocks_.slots(), kNoBlock) {}
 
   StepShape make() {
-    number_existing();
+    number_used();
+    find_turning();
+    number_unused();
     for (std::int64_t number = begin_; number < end_; ++number) add_operator(number);
     find_carried();
     return std::move(shape_);
@@ -62,17 +65,42 @@ class ShapeMaker {
     return id;
   }
 
-  void number_existing() {
+  void number_used() {
     for (std::int64_t number = begin_; number < end_; ++number) {
       for (const Touch& touch : at(number).touches) {
         const bool fresh = ids_[touch.slot] == kNoBlock;
         if (fresh && blocks_[touch.slot].alive_before(begin_)) number_block(touch.slot, false);
       }
     }
+  }
+
+  void find_turning() {
+    const std::int64_t length = end_ - begin_;
+    std::vector<TraceBlockId>& turning = shape_.turning;
+    for (std::int64_t number = begin_; number < end_; ++number) {
+      const auto& now = at(number).touches;
+      const auto& before = at(number - length).touches;
+      for (std::size_t k = 0; k < std::min(now.size(), before.size()); ++k) {
+        const std::int64_t id = ids_[now[k].slot];
+        if (id == kNoBlock || now[k].slot == before[k].slot) continue;
+        const auto is_old = [&](const Touch& touch) {
+          return blocks_[touch.slot].birth < begin_ - length;
+        };
+        if (is_old(now[k]) && is_old(before[k])) turning.push_back(static_cast<TraceBlockId>(id));
+      }
+    }
+    std::ranges::sort(turning);
+    turning.erase(std::unique(turning.begin(), turning.end()), turning.end());
+  }
+
+  void number_unused() {
+    std::set<Bytes> turning;
+    for (const TraceBlockId id : shape_.turning) turning.insert(shape_.trace.blocks[id].bytes);
     std::vector<std::pair<BlockUid, std::uint32_t>> unused;
     for (std::uint32_t slot = 0; slot < blocks_.slots(); ++slot) {
       const KnownBlock& block = blocks_[slot];
       if (block.bytes == 0 || ids_[slot] != kNoBlock || !block.alive_before(begin_)) continue;
+      if (block.touched && block.death >= end_ && turning.contains(block.bytes)) continue;
       unused.emplace_back(block.uid, slot);
     }
     std::ranges::sort(unused);

@@ -54,6 +54,7 @@ class Tape {
     between_.clear();
     base_ = 0;
     for (const BlockUid uid : alive_) base_ += bytes_.at(uid);
+    lives_.push_back(base_);
   }
   void use(BlockUid uid, bool writes = false) {
     log_->touch(uid, bytes_.at(uid), writes);
@@ -115,6 +116,8 @@ class Tape {
     std::map<BlockUid, BlockUid> later;
     std::map<BlockUid, BlockUid> earlier;
     std::set<BlockUid> born;
+    std::set<BlockUid> written;
+    std::set<BlockUid> released;
     for (std::size_t i = first; i < span.begin; ++i) {
       const Operator& a = ops_[i];
       const Operator& b = ops_[i + length];
@@ -133,10 +136,12 @@ class Tape {
       if (!compare(a.touches, b.touches)) return "other uses" + at;
       if (!compare(a.inside, b.inside)) return "other changes" + at;
       if (!compare(a.after, b.after)) return "other releases after" + at;
-      for (const auto* changes : {&a.before, &a.inside}) {
-        for (const auto& [uid, made] : *changes) {
-          if (made) born.insert(uid);
-        }
+      for (const auto* changes : {&a.before, &a.inside, &a.after}) {
+        for (const auto& [uid, made] : *changes) (made ? born : released).insert(uid);
+      }
+      for (const auto& [uid, made] : b.after) released.insert(uid);
+      for (const auto& [uid, writes] : a.touches) {
+        if (writes) written.insert(uid);
       }
       for (const auto& [x, y] : pairs) {
         if (bytes_.at(x) != bytes_.at(y)) return "another size" + at;
@@ -146,7 +151,16 @@ class Tape {
         earlier[y] = x;
       }
     }
+    Bytes taken = variation_of(first, length);
+    for (const auto& [x, y] : later) taken += born.contains(x) ? 0 : bytes_.at(x);
+    Bytes turning_read = 0;
+    Bytes turning_written = 0;
     for (const auto& [x, y] : later) {
+      const bool old = was_before(x, first) && was_before(y, first);
+      if (x != y && old && !(released.contains(x) && births_.contains(x))) {
+        (written.contains(x) ? turning_written : turning_read) += bytes_.at(x);
+        continue;
+      }
       // Of two different ones, the later was born in the first run, or both were, each in its own.
       if (x != y && !born.contains(x) && !born.contains(y)) {
         return "other weights: " + std::to_string(x) + ", " + std::to_string(y);
@@ -158,6 +172,9 @@ class Tape {
         return "born elsewhere: " + std::to_string(x) + ", " + std::to_string(y);
       }
     }
+    // Little may be another block each time.
+    if (2 * turning_read > taken) return "reads other blocks";
+    if (8 * turning_written > taken) return "writes other blocks";
     return "";
   }
 
@@ -166,6 +183,17 @@ class Tape {
   std::vector<std::uint64_t> reported_at;  ///< how many operators had ended
 
  private:
+  [[nodiscard]] bool was_before(BlockUid uid, std::size_t first) const {
+    const auto birth = births_.find(uid);
+    return birth == births_.end() || birth->second.first < first;
+  }
+  /// How far the bytes that are alive between operators rise above the least of them.
+  [[nodiscard]] Bytes variation_of(std::size_t first, std::size_t length) const {
+    const auto [least, most] =
+        std::minmax_element(lives_.begin() + static_cast<std::ptrdiff_t>(first + length),
+                            lives_.begin() + static_cast<std::ptrdiff_t>(first + 2 * length));
+    return *most - *least;
+  }
   void note(BlockUid uid, bool made) {
     if (made && !ops_.empty()) {
       births_[uid] = {running_ ? ops_.size() - 1 : ops_.size(), allocations_++};
@@ -189,6 +217,7 @@ class Tape {
   std::map<BlockUid, std::pair<std::size_t, std::size_t>> births_;
   std::size_t allocations_ = 0;
   std::set<BlockUid> alive_;
+  std::vector<Bytes> lives_;  ///< bytes alive when each operator began
   BlockUid last_uid_ = 100;
   Bytes base_ = 0;
   bool running_ = false;

@@ -1,0 +1,250 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pilot/pilot.h"
+#include "sim/device.h"
+
+namespace lms::testing {
+
+/// A device that takes times from the simulation's clock, and places blocks itself.
+class PlainDevice final : public PilotDevice {
+ public:
+  PlainDevice(Bytes limit, SimDevice& sim) : limit_(limit), sim_(sim) {}
+
+  void start_laps() override {
+    ++timed;
+    copies_.clear();
+    ends_ = {now()};
+    running_ = true;
+  }
+  void lap() override { ends_.push_back(now()); }
+  void restart_lap() override { ++restarted; }
+  Laps finish_laps() override {
+    Laps laps;
+    for (std::size_t i = 1; i < ends_.size(); ++i) {
+      const double waited = ends_[i].stalled - ends_[i - 1].stalled;
+      laps.operators.push_back({.begin_ms = ends_[i - 1].ms + waited - ends_[0].ms,
+                                .end_ms = ends_[i].ms - ends_[0].ms,
+                                .waited_ms = waited});
+    }
+    laps.copies = copies_;
+    running_ = false;
+    return laps;
+  }
+  void drop_laps() override {
+    ++dropped;
+    running_ = false;
+  }
+  void show(Stage stage, bool begins) noexcept override { shown.emplace_back(stage, begins); }
+  /// A copy of as many bytes is under way.
+  void note_copy(const Block& block, bool out) {
+    if (running_) copies_.push_back({block.uid, block.size, out, now().ms, now().ms + 1});
+  }
+
+  Room room() override {
+    if (!refuses.empty()) throw Error(refuses);
+    return {.arena = limit_, .addresses = addresses};
+  }
+  [[nodiscard]] std::int64_t misplaced() const override { return misplacements; }
+  [[nodiscard]] bool at_home(const Block& block) override {
+    ++asked;
+    return strays.erase(block.uid) == 0;
+  }
+  LinkModel link() override {
+    return {
+        .out_bytes_per_ms = 512, .in_bytes_per_ms = 512, .both_bytes_per_ms = 512, .latency_ms = 0};
+  }
+  void say(const std::string& line) override { said.push_back(line); }
+
+  std::vector<std::string> said;
+  std::vector<std::pair<Stage, bool>> shown;
+  std::string refuses;
+  bool addresses = false;  ///< plans say where everything lies
+  std::int64_t misplacements = 0;
+  std::set<BlockUid> strays;  ///< what lies elsewhere than planned, until it is asked for
+  int asked = 0;
+  int timed = 0;
+  int dropped = 0;
+  int restarted = 0;
+
+ private:
+  struct Moment {
+    double ms;
+    double stalled;
+  };
+  [[nodiscard]] Moment now() const { return {sim_.now_ms(), sim_.stalled_ms()}; }
+
+  Bytes limit_;
+  SimDevice& sim_;
+  std::vector<Moment> ends_;
+  std::vector<MeasuredCopy> copies_;
+  bool running_ = false;
+};
+
+/// A training loop on a simulated device, with real bytes: a chain of layers, forward and back.
+class Loop {
+ public:
+  static constexpr Bytes kBytes = 512;
+
+  Loop(Bytes limit, int layers)
+      : sim_({.out_bytes_per_ms = kBytes, .in_bytes_per_ms = kBytes}),
+        engine_({.limit = limit}, sim_, std::make_unique<LruPolicy>()),
+        device(limit, sim_),
+        pilot(engine_, device) {
+    sim_.set_hooks({.mid_move = [this](SimBlock& block, Direction direction) {
+      device.note_copy(block, direction == Direction::kOut);
+    }});
+    pilot.start({.limit = limit, .in_foreground = true, .search = {.rounds = 200}});
+    pilot.wake();
+    for (int i = 0; i < layers; ++i) weights_.push_back(&make(value_++));
+  }
+  ~Loop() {
+    for (auto* block : weights_) drop(*block);
+    for (auto& one : kept_) drop(*one.block);
+  }
+
+  /// A block that is kept, to be read by steps. Returns its number.
+  std::size_t keep() {
+    kept_.push_back({nullptr, value_++});
+    begin(50);
+    kept_.back().block = &make(kept_.back().value);
+    end();
+    return kept_.size() - 1;
+  }
+  /// The next step reads this one, at its beginning and at its end.
+  void feed(std::size_t kept) { fed_ = kept_.at(kept); }
+  /// One operator writes it, all of it.
+  void refill(std::size_t kept) {
+    begin(51);
+    use(*kept_.at(kept).block, true);
+    kept_.at(kept).block->fill(kept_.at(kept).value = value_++);
+    end();
+  }
+
+  /// One iteration over the first `layers` layers. Checks all bytes that it finds.
+  void step(int layers, OperatorKey extra = 0) {
+    std::vector<Held> activations;
+    for (int i = 0; i < layers; ++i) {
+      begin(100 + static_cast<OperatorKey>(i));
+      use(*weights_[static_cast<std::size_t>(i)], false);
+      if (i == 0 && fed_.block != nullptr) use(*fed_.block, false, fed_.value);
+      if (i > 0) use(*activations.back().block, false, activations.back().value);
+      activations.push_back({nullptr, value_++});
+      activations.back().block = &make(activations.back().value);
+      end();
+    }
+    if (extra != 0) {
+      begin(extra);
+      use(*activations.back().block, false, activations.back().value);
+      end();
+    }
+    for (int i = layers; i-- > 0;) {
+      begin(200 + static_cast<OperatorKey>(i));
+      use(*weights_[static_cast<std::size_t>(i)], true);
+      use(*activations.back().block, false, activations.back().value);
+      if (i == 0 && fed_.block != nullptr) use(*fed_.block, false, fed_.value);
+      end();
+      drop(*activations.back().block);
+      activations.pop_back();
+    }
+  }
+
+  /// The same operator again and again, on two weights.
+  void optimizer() {
+    begin(300);
+    use(*weights_[0], true);
+    use(*weights_[1], true);
+    end();
+  }
+
+  [[nodiscard]] BlockUid weight(std::size_t layer) const { return weights_.at(layer)->uid; }
+  [[nodiscard]] EngineStats stats() {
+    auto lock = engine_.lock();
+    return engine_.stats(lock);
+  }
+
+ private:
+  struct Held {
+    SimBlock* block;
+    std::uint64_t value;
+  };
+
+  void begin(OperatorKey key) {
+    pilot.begin_operator(key, "op", true);
+    if (fails_at_first) pilot.restart_operator();
+  }
+
+  void use(SimBlock& block, bool writes, std::uint64_t value = 0) {
+    auto lock = engine_.lock();
+    const Use use{&block, writes};
+    engine_.pin(lock, {&use, 1});
+    pilot.touch(lock, {&use, 1});
+    uses_.push_back(use);
+    if (value != 0) {
+      EXPECT_TRUE(block.holds(value)) << "wrong bytes in block " << block.uid;
+    }
+  }
+
+  SimBlock& make(std::uint64_t value) {
+    {
+      auto lock = engine_.lock();
+      if (!engine_.reserve(lock, kBytes)) throw OutOfMemory("no room");
+    }
+    auto block = sim_.make_block(kBytes);
+    block->fill(value);
+    block->uid = Pilot::new_uid();
+    (void)pilot.allocating(block->uid, kBytes);
+    auto lock = engine_.lock();
+    auto& added = static_cast<SimBlock&>(engine_.add(lock, std::move(block)));
+    const Use use{&added, true};
+    engine_.pin(lock, {&use, 1});
+    pilot.touch(lock, {&use, 1});
+    uses_.push_back(use);
+    return added;
+  }
+
+  void end() {
+    sim_.advance(1);
+    {
+      auto lock = engine_.lock();
+      engine_.unpin(lock, uses_);
+      uses_.clear();
+      engine_.operator_ended(lock);
+    }
+    pilot.end_operator();
+  }
+
+  void drop(SimBlock& block) {
+    pilot.released(block.uid);
+    auto lock = engine_.lock();
+    if (!uses_.empty()) {
+      engine_.unpin(lock, uses_);
+      uses_.clear();
+    }
+    engine_.remove(lock, block);
+  }
+
+  SimDevice sim_;
+  Engine engine_;
+
+ public:
+  PlainDevice device;
+  Pilot pilot;
+  bool fails_at_first = false;  ///< every operator is tried twice
+
+ private:
+  std::vector<SimBlock*> weights_;
+  std::vector<Held> kept_;
+  Held fed_{nullptr, 0};
+  std::vector<Use> uses_;
+  std::uint64_t value_ = 1;
+};
+
+}  // namespace lms::testing
