@@ -63,6 +63,26 @@ Bytes free_disk(const std::string& directory) {
   return static_cast<Bytes>(facts.f_bavail) * static_cast<Bytes>(facts.f_frsize);
 }
 
+namespace {
+
+/// Processes of one job on this machine, as their launcher says; 1 where none does.
+Bytes processes_here() {
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    const char* const text = std::getenv(name);
+    const Bytes count = text != nullptr ? std::strtoll(text, nullptr, 10) : 0;
+    if (count > 0) return count;
+  }
+  return 1;
+}
+
+}  // namespace
+
+Bytes default_host_limit() { return available_memory() / 5 * 4 / processes_here(); }
+
+Bytes default_file_limit(const std::string& directory) {
+  return free_disk(directory) / 10 * 9 / processes_here();
+}
+
 std::string default_directory() {
   const char* temporary = std::getenv("TMPDIR");
   for (const std::string& candidate :

@@ -14,7 +14,8 @@ struct Options {
   /// Memory to stay below on the device. -1: what is available, less a margin.
   std::int64_t limit = -1;
   /// Memory to stay below in the tier underneath: pinned host memory below CUDA, a file below the
-  /// CPU. -1: four fifths of the available memory, or nine tenths of the free disk.
+  /// CPU. -1: four fifths of the available memory, or nine tenths of the free disk, divided by the
+  /// processes that a launcher has started on this machine.
   std::int64_t host_limit = -1;
   /// Smaller storages stay where they are. On a device that is managed it can only become smaller.
   std::int64_t min_block = std::int64_t{1} << 20;

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-import torch
-
 import torch_lms
 
 from . import _settings
@@ -68,14 +66,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
             break
         at += 1 if "=" in word or word in ("-h", "--help") else 2
     return arguments[:at], arguments[at:]
-
-
-def _default_device() -> str | None:
-    """Where a launcher has started one process for each GPU (torchrun, accelerate), this one's."""
-    rank = os.environ.get("LOCAL_RANK", "")
-    if "LMS_DEVICE" in os.environ or not rank.isdigit() or not torch.cuda.is_available():
-        return None
-    return f"cuda:{rank}" if int(rank) < torch.cuda.device_count() else None
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -205,8 +195,6 @@ def main(arguments: list[str]) -> int:
     given = {row.name: getattr(options, row.name) for row in _settings.TABLE}
     try:
         path = find_program(program[0]) if module is None else None
-        if given["device"] is None:
-            given["device"] = _default_device()
         torch_lms.enable(**given)
         atexit.register(_say_what_happened, os.getpid())
     except (ProgramError, ValueError, RuntimeError, OSError) as error:

@@ -107,13 +107,27 @@ def parse_log(value: Any) -> str:
     return text
 
 
+def default_device() -> str:
+    """What is managed when nobody says: CUDA's current device where there is one, else the CPU.
+
+    A launcher (torchrun, accelerate) starts a process for each GPU, and the script makes its own
+    the current one later: as long as that is the first, it is the one of ``LOCAL_RANK``.
+    """
+    if not torch.cuda.is_available():
+        return "cpu"
+    current, rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "")
+    if current == 0 and rank.isdigit() and int(rank) < torch.cuda.device_count():
+        current = int(rank)
+    return f"cuda:{current}"
+
+
 def parse_device(value: Any) -> str:
     """The device's full name: ``cpu``, or ``cuda:N`` of a device that is present.
 
-    ``None`` is CUDA's current device where there is one, else the CPU; an int is a CUDA device.
+    ``None`` is ``default_device()``; an int is a CUDA device.
     """
     if value is None:
-        value = "cuda" if torch.cuda.is_available() else "cpu"
+        value = default_device()
     text = value.strip() if isinstance(value, str) else value
     if isinstance(text, bool):
         raise ValueError(f"{value!r} is not a device: use 'cpu', 'cuda' or 'cuda:N'")
@@ -307,7 +321,7 @@ def parse_cache(value: Any) -> str:
 # The arguments of enable(), in the order of reading; docs/reference.md is made from it.
 TABLE: tuple[Setting, ...] = (
     Setting("device", "LMS_DEVICE", None, lambda v, _: parse_device(v),
-            "CUDA's current device, else the CPU",
+            "CUDA's current device (under a launcher that of `LOCAL_RANK`), else the CPU",
             "what to manage: 'cuda', 'cuda:1' or 'cpu'"),
     Setting("directory", "LMS_DIR", None, lambda v, _: parse_directory(v),
             "the first of TMPDIR and /var/tmp on a disk",
@@ -316,7 +330,8 @@ TABLE: tuple[Setting, ...] = (
             "what is free, less a margin",
             "memory to stay below on the device: bytes, '12GiB', '50%'"),
     Setting("host_limit", "LMS_HOST_LIMIT", None, _host_limit,
-            "4/5 of the available memory; for the file, 9/10 of the free disk",
+            "4/5 of the available memory; for the file, 9/10 of the free disk; divided by the processes that "
+            "a launcher has started here",
             "memory to stay below in the tier underneath: bytes, '64GiB', '80%'"),
     Setting("min_block", "LMS_MIN_BLOCK", "1MiB", lambda v, _: parse_bytes(v, least=0),
             "1MiB",

@@ -10,7 +10,8 @@ namespace lms {
 class Engine;
 class PinHolder;
 
-/// Where a block's bytes are. Transitions happen in engine.cpp and nowhere else:
+/// Where a block's bytes are. The engine changes it, and nobody else
+/// (transitions.cpp):
 ///
 ///   kFresh ──first unpin──► kResident ──► kLeaving ──► kAbsent ───► kArriving ──► kResident
 ///                                             └──────► kDropped ──────┘

@@ -209,6 +209,39 @@ def test_devices() -> None:
     assert _settings.parse_device(None) == expected
 
 
+def test_device_of_a_launchers_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of its rank, unless the program has chosen another or sees fewer."""
+    current, count = 0, 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert _settings.default_device() == "cuda:0"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert _settings.default_device() == "cuda:1"
+    assert _settings.parse_device("cuda") == "cuda:0", "the current one was asked for"
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    current = 1
+    assert _settings.default_device() == "cuda:1"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    current, count = 0, 1
+    assert _settings.default_device() == "cuda:0"
+
+
+def test_processes_of_a_launcher_share_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes its part, of the disk here; a limit that was given is each one's."""
+    limits = []
+    for ranks in ("1", "4"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        torch_lms.enable(device="cpu", limit="1GiB")
+        limits.append(torch.ops.lms.host_limit("cpu"))
+        torch_lms.disable()
+    assert limits[1] == pytest.approx(limits[0] / 4, rel=0.2)
+    torch_lms.enable(device="cpu", limit="1GiB", host_limit="1GiB")
+    assert torch.ops.lms.host_limit("cpu") == 1 << 30
+    torch_lms.disable()
+
+
 @pytest.mark.gpu
 def test_cuda_devices() -> None:
     for given in ("cuda", "cuda:0", 0, "0", torch.device("cuda", 0)):

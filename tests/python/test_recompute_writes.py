@@ -91,21 +91,26 @@ def test_threads_that_write_at_once_all_end() -> None:
         made: list[list[Tensor]] = [[], []]
         for source, results in zip(sources, made, strict=True):
             results.extend(source * (1 + i) for i in range(RESULTS // 2))
-        start, errors = threading.Barrier(2), []
+        start = threading.Barrier(2)
+        refused: list[int] = []
 
-        def write(source: Tensor) -> None:
+        def write(index: int) -> None:
             start.wait()
             try:
-                source.add_(1)
-            except torch.OutOfMemoryError as error:
-                errors.append(error)
+                sources[index].add_(1)
+            except torch.OutOfMemoryError:
+                refused.append(index)
 
-        threads = [threading.Thread(target=write, args=(one,)) for one in sources]
+        threads = [threading.Thread(target=write, args=(i,), daemon=True) for i in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(120)
+            assert not thread.is_alive(), "a thread hangs"
         torch_lms.enable(device="cpu", limit=64 * BLOCK)
+        before = numbers(1, COUNT)
+        for index, source in enumerate(sources):
+            assert torch.equal(source, before if index in refused else before + 1)
         for results in made:
             assert all(
                 torch.equal(one, other) for one, other in zip(results, expected, strict=False)

@@ -211,19 +211,6 @@ def test_data_loaders_work_and_the_bits_are_equal(script, tmp_path: Path, contex
         assert one.numpy().tobytes() == other.numpy().tobytes()
 
 
-def test_a_trainer_of_several_gpus_manages_its_own(monkeypatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert _run._default_device() is None
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert _run._default_device() == "cuda:1"
-    monkeypatch.setenv("LOCAL_RANK", "2")  # the launcher lets each see one device
-    assert _run._default_device() is None
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LMS_DEVICE", "cuda:0")
-    assert _run._default_device() is None
-
-
 def test_programs_as_pip_writes_them() -> None:
     assert _run._is_python(b"#!/venv/bin/python\nimport sys\n")
     assert _run._is_python(b"#!/usr/bin/env python3\n")

@@ -123,8 +123,10 @@ def test_what_was_computed_from_it(way: Callable[..., None], shape: tuple[int, .
 
     expected = run()
     for stress in (True, "drop"):
-        with harness.managed("cpu", stress=stress, min_block=MIN_BLOCK):
+        with harness.managed("cpu", stress=stress, min_block=MIN_BLOCK) as package:
             assert all(same(a, b) for a, b in zip(run(), expected, strict=True)), stress
+            stats = package.memory_stats("cpu")
+            assert stats["drops" if stress == "drop" else "evictions"] > 0
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["resident", "away"])

@@ -57,7 +57,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   [[nodiscard]] Engine& engine() override { return engine_; }
 
   void start(const Options& settings) override {
-    const Bytes limit = settings.limit >= 0 ? settings.limit : available_memory() / 5 * 4;
+    const Bytes limit = settings.limit >= 0 ? settings.limit : default_host_limit();
     const bool was_on = on();
     if (forked_ && was_on) {
       throw BadSetting(
@@ -70,7 +70,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       const std::string directory =
           settings.directory.empty() ? default_directory() : settings.directory;
       const Bytes host_limit =
-          settings.host_limit >= 0 ? settings.host_limit : free_disk(directory) / 10 * 9;
+          settings.host_limit >= 0 ? settings.host_limit : default_file_limit(directory);
       FileStore::Options options;
       options.directory = directory;
       options.limit = host_limit;

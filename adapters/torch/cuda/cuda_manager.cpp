@@ -68,8 +68,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
     const Bytes margin = std::max<Bytes>(512 * kMiB, static_cast<Bytes>(total) / 64);
     limit = std::max<Bytes>(reserved + static_cast<Bytes>(free) - margin, kLarge);
   }
-  const Bytes host_limit =
-      settings.host_limit >= 0 ? settings.host_limit : available_memory() / 5 * 4;
+  const Bytes host_limit = settings.host_limit >= 0 ? settings.host_limit : default_host_limit();
   if (!was_on) {
     memory_.start(limit, static_cast<Bytes>(total));
     mover_.start(host_limit);
