@@ -330,8 +330,8 @@ TABLE: tuple[Setting, ...] = (
             "what is free, less a margin",
             "memory to stay below on the device: bytes, '12GiB', '50%'"),
     Setting("host_limit", "LMS_HOST_LIMIT", None, _host_limit,
-            "4/5 of the available memory; for the file, 9/10 of the free disk; divided by the processes that "
-            "a launcher has started here",
+            "4/5 of the available memory; for the file, 9/10 of the free disk; divided by the "
+            "processes that a launcher has started here",
             "memory to stay below in the tier underneath: bytes, '64GiB', '80%'"),
     Setting("min_block", "LMS_MIN_BLOCK", "1MiB", lambda v, _: parse_bytes(v, least=0),
             "1MiB",

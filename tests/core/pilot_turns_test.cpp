@@ -14,12 +14,12 @@ namespace {
 
 using testing::Loop;
 
-constexpr Bytes kTight = 12 * Loop::kBytes;  // of the 16 that eight layers take
+constexpr Bytes kTightLoop = 12 * Loop::kBytes;  // of the 16 that eight layers take
 constexpr int kPlannedBy = 10;
 
 TEST(PilotTurns, BatchesThatAreKeptArePlannedWhateverTheirNumber) {
   for (int count = 2; count <= 16; ++count) {
-    Loop loop(kTight, 8);
+    Loop loop(kTightLoop, 8);
     for (int i = 0; i < count; ++i) (void)loop.keep();
     for (int i = 0; i < 60; ++i) {
       loop.feed(static_cast<std::size_t>(i % count));
@@ -34,7 +34,7 @@ TEST(PilotTurns, BatchesThatAreKeptArePlannedWhateverTheirNumber) {
 
 TEST(PilotTurns, OneBatchAStepComesAndNoneIsInTheWay) {
   constexpr int kBatches = 4;
-  Loop loop(kTight, 8);
+  Loop loop(kTightLoop, 8);
   for (int i = 0; i < kBatches; ++i) (void)loop.keep();
   int fed = 0;
   const auto step = [&] {
@@ -55,7 +55,7 @@ TEST(PilotTurns, OneBatchAStepComesAndNoneIsInTheWay) {
 
 TEST(PilotTurns, SlotsThatAreFilledInTurn) {
   constexpr int kSlots = 3;
-  Loop loop(kTight, 8);
+  Loop loop(kTightLoop, 8);
   for (int i = 0; i < kSlots; ++i) (void)loop.keep();
   for (int i = 0; i < 40; ++i) {
     loop.refill(static_cast<std::size_t>(i % kSlots));
@@ -86,7 +86,7 @@ RC_GTEST_PROP(PilotTurns, AnyOrderIsPlannedAndFollowed, ()) {
   const auto count = *rc::gen::inRange<std::size_t>(2, 7);
   const auto order =
       *rc::gen::container<std::vector<std::size_t>>(40, rc::gen::inRange<std::size_t>(0, count));
-  Loop loop(kTight, 8);
+  Loop loop(kTightLoop, 8);
   for (std::size_t i = 0; i < count; ++i) (void)loop.keep();
   for (const std::size_t kept : order) {
     loop.feed(kept);

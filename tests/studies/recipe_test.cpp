@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -215,7 +216,7 @@ TEST(Record, ReadsBackAsWritten) {
 
 TEST(Bounds, AreOfStepsThatWerePlanned) {
   // Before there is a plan, operators are timed together with what they wait for.
-  const std::string golden = fs::path(__FILE__).parent_path().parent_path() / "golden";
+  const std::string golden = std::filesystem::path(__FILE__).parent_path().parent_path() / "golden";
   const std::string trace = golden + "/googlenet_bf16_15x1120.json.gz";
   Record record;
   record.cap = std::int64_t{6} << 30;
