@@ -14,7 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .digest import Digests, Reader, differences
-from .program import Action, Program, listing
+from .program import Action, Program, listing, with_units
 from .world import namespace
 
 _NAME = re.compile(r"[a-z]\d+")
@@ -187,11 +187,11 @@ class ManagedRun(Run):
         before = self.settings.get("limit")
         self.settings["limit"] = self.scaled(limit)
         try:
-            self.lms.enable(**self.settings)
+            self.lms.enable(**with_units(self.settings))
         except torch.OutOfMemoryError:
             # What is kept or pinned, or has no room below, may be more: the old limit stands.
             self.settings["limit"] = before
-            self.lms.enable(**self.settings)
+            self.lms.enable(**with_units(self.settings))
 
     def other_thread(self, limit: int) -> None:
         thread = threading.Thread(target=self.limits, args=(limit,))
@@ -200,7 +200,7 @@ class ManagedRun(Run):
 
     def restart(self) -> None:
         self.lms.disable()
-        self.lms.enable(**self.settings)
+        self.lms.enable(**with_units(self.settings))
 
     def reclaim(self) -> None:
         try:

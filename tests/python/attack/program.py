@@ -56,6 +56,12 @@ class Settings:
         return dataclasses.asdict(self)
 
 
+def with_units(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same for ``enable()``, which takes a small number for one whose unit was forgotten."""
+    amounts = {key: f"{settings[key]}B" for key in ("limit", "host_limit") if key in settings}
+    return {**settings, **amounts}
+
+
 @dataclass
 class Program:
     """``prelude`` runs once, ``body`` ``steps`` times, with the lines of ``extras`` after a step's.
@@ -119,7 +125,7 @@ class Program:
 def listing(program: Program) -> str:
     """The program to read. Helpers such as ``fresh`` are those of ``world.py``."""
     settings = ", ".join(
-        f"{name}={value!r}" for name, value in program.settings.arguments().items()
+        f"{name}={value!r}" for name, value in with_units(program.settings.arguments()).items()
     )
     lines = [f"# seed {program.seed}", f"torch_lms.enable(device={program.device!r}, {settings})"]
     lines += _lines(program.prelude, "")

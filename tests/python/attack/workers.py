@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import torch
 
 from .known import is_known
-from .program import Program
+from .program import Program, with_units
 
 TIMEOUT = 60.0  # seconds for one program in one of its runs
 Task = int | dict[str, Any]  # a seed, or a program as JSON
@@ -239,7 +239,8 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
                 run_plain(program, reader)
         made.append((index, program, trail))
     made.sort(key=lambda item: -item[1].settings.min_block)  # it can only become smaller
-    torch_lms.enable(**made[0][1].settings.arguments(), device=device, plan_cache="off")
+    settings = with_units(made[0][1].settings.arguments())
+    torch_lms.enable(**settings, device=device, plan_cache="off")
     failed = []
     for index, program, trail in made:
         say(index=index, phase="managed", program=program.to_json())
