@@ -363,7 +363,8 @@ def run_managed(
         gc.collect()
     # A graph that is never walked keeps itself alive on the CPU with it, in plain PyTorch too.
     unwalked = bool(refused) and "save_on_cpu" in listing(program)
-    if (left := _left(program.device)) != held and not unwalked:
+    left = _left(program.device)
+    if any(left[key] > held[key] for key in _EMPTY) and not unwalked:
         return Verdict("leak", f"{left}, before the program {held}")
     after = _counts(program.device)
     # The pilot begins to count anew whenever it starts.
