@@ -40,8 +40,16 @@ struct Options {
   /// Folder in which plans are kept, so that the same training begins planned when it is started
   /// again: "auto" is lms/plans in the user's folder of caches, "off" none.
   std::string plan_cache = "auto";
+  /// Operators whose parts are independent run in parts, in the same order and with the same bits:
+  /// "auto" where they do not fit as a whole, "off" never, "always" (for tests) wherever they can.
+  std::string slices = "auto";
   /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
   bool drop = false;
+  /// Plans may have an optimizer's update of a weight run later than it is called: before anybody
+  /// looks at what it writes, or changes what it reads. "true", "false", or "auto", which is false:
+  /// code that PyTorch does not see may read weights. For tests, without a plan: "updates" (all of
+  /// them wait), "all" (every operator in place that can) and "random" (and some run at random).
+  std::string deferred_updates = "auto";
   /// Where the algorithm that cuDNN chooses for a convolution needs more memory than the limit has
   /// for anything, the next one that PyTorch knows may take its place, as in PyTorch without LMS.
   /// Results then have other bits than on a larger device; by default there is an error instead.

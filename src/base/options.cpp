@@ -90,7 +90,11 @@ const std::vector<OptionKey>& option_keys() {
       maybe("recompute", &Options::recompute, "plans may compute again what is cheap"),
       text("plan_cache", &Options::plan_cache,
            "folder that keeps plans for the next start; auto: the user's folder of caches; off"),
+      text("slices", &Options::slices,
+           "operators that do not fit run in parts: auto, off; for tests: always"),
       flag("drop", &Options::drop, "for tests, with stress: drop what can be computed again"),
+      text("deferred_updates", &Options::deferred_updates,
+           "plans may have updates of weights wait until they are wanted: auto, true, false"),
       flag("other_algorithms", &Options::other_algorithms,
            "convolutions whose first algorithm never fits may take another, with other bits"),
   };

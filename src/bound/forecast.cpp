@@ -1,13 +1,22 @@
 #include "bound/forecast.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
+#include "bound/below.h"
 #include "plan/placed_plan.h"
 #include "plan/swap/gaps.h"
 
 namespace lms {
 namespace {
+
+/// Of the peak in memory: limits that are asked about.
+constexpr std::array kParts{1.0, 1.25, 1.5, 2.0, 3.0, 4.0};
+/// Of the least limit: where addresses may fit. They waste more the fewer blocks there are.
+constexpr std::array kAboveLeast{1.0, 1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.5, 2.0};
+/// A limit so near to the smallest says nothing more.
+constexpr double kNear = 1.02;
 
 Bytes half(Bytes bytes) { return std::max<Bytes>(1, bytes / 2); }
 
@@ -70,22 +79,72 @@ Trace half_batch(const Trace& trace) {
 constexpr Bytes kPage = 2 * kMiB;
 
 Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds,
-                  bool recompute) {
+                  bool recompute, const Plan* start) {
   Forecast answer{.limit = limit,
                   .in_memory_peak = peak_in_memory(trace),
                   .in_memory_ms = ms_in_memory(trace),
                   .least = least_limit(trace),
                   .budget = limit};
   try {
-    PlacedPlan made = make_placed_plan(trace, {.room = limit, .page = kPage}, link,
-                                       {.seconds = seconds, .recompute = recompute});
+    PlacedPlan made =
+        make_placed_plan(trace, {.room = limit, .page = kPage}, link,
+                         {.seconds = seconds, .recompute = recompute, .start = start});
     answer.budget = made.budget;
     answer.planned = std::move(made.step);
+    answer.below = most_below(trace, answer.planned->plan);
     answer.placement = std::move(made.placement);
   } catch (const OutOfMemory& error) {
     answer.why_not = error.what();
   }
   return answer;
+}
+
+std::optional<Forecast> smallest_fit(const Trace& trace, const LinkModel& link) {
+  const auto least = static_cast<double>(least_limit(trace).bytes);
+  for (const double factor : kAboveLeast) {
+    const Bytes limit = round_up(static_cast<Bytes>(least * factor), kPage);
+    Forecast found = forecast(trace, limit, link, 0);
+    if (found.fits()) return found;
+  }
+  return std::nullopt;
+}
+
+std::vector<Bytes> limits_to_ask(Bytes peak, Bytes smallest) {
+  std::vector<Bytes> limits;
+  for (const double part : kParts) {
+    const auto limit = static_cast<Bytes>(static_cast<double>(peak) / part);
+    if (static_cast<double>(limit) > kNear * static_cast<double>(smallest)) limits.push_back(limit);
+  }
+  limits.push_back(smallest);
+  return limits;
+}
+
+namespace {
+
+/// What fits under a smaller limit fits under a larger one.
+void take_if_faster(Forecast& answer, const Forecast& other) {
+  if (!other.fits()) return;
+  const double ms = other.planned->predicted.step_ms;
+  if (answer.fits() && answer.planned->predicted.step_ms <= ms) return;
+  const Bytes limit = answer.limit;
+  answer = other;
+  answer.limit = limit;
+}
+
+}  // namespace
+
+std::vector<Forecast> forecasts(const Trace& trace, const std::vector<Bytes>& limits,
+                                const LinkModel& link, double seconds,
+                                const std::optional<Forecast>& known) {
+  std::vector<Forecast> answers;
+  for (const Bytes limit : limits) {
+    const bool before = !answers.empty() && answers.back().fits();
+    const Plan* start = before ? &answers.back().planned->plan : nullptr;
+    answers.push_back(forecast(trace, limit, link, seconds, /*recompute=*/true, start));
+  }
+  if (known && !answers.empty()) take_if_faster(answers.back(), *known);
+  for (std::size_t at = answers.size(); at-- > 1;) take_if_faster(answers[at - 1], answers[at]);
+  return answers;
 }
 
 BoundAnswer ask_bound(const Trace& trace, Bytes limit, const LinkModel& link) {

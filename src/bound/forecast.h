@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bound/bound.h"
 #include "plan/place/placement.h"
@@ -39,6 +40,7 @@ struct Forecast {
   std::optional<PlannedStep> planned;
   Placement placement;
   Bytes budget = 0;  ///< that the plan was made for: below the limit where addresses need the rest
+  Bytes below = 0;   ///< most_below() of the plan
   std::string why_not;  ///< no plan fits
 
   [[nodiscard]] bool fits() const { return planned.has_value(); }
@@ -51,9 +53,27 @@ struct Forecast {
 
 /// Plans the step and places its blocks; a plan whose addresses do not fit under the limit is made
 /// again for less. `seconds` are spent on each plan at most. With `recompute`, blocks may be
-/// dropped and computed again.
+/// dropped and computed again; the search then begins with `start`, if it is given: a plan of this
+/// trace for any limit.
 Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds,
-                  bool recompute = true);
+                  bool recompute = true, const Plan* start = nullptr);
+
+/// Of limits from least_limit() on, a few percent apart, the first for which a plan and its
+/// addresses are found, with them; nothing if that is none up to twice the least. A moment's search
+/// for each.
+std::optional<Forecast> smallest_fit(const Trace& trace, const LinkModel& link);
+
+/// Limits to ask about, descending: the peak in memory, parts of it down to a quarter, and
+/// `smallest`, which ends them.
+std::vector<Bytes> limits_to_ask(Bytes peak, Bytes smallest);
+
+/// A forecast for each of the limits, which must descend. Each search begins with the plan for the
+/// limit before, and what a smaller limit is found to allow is an answer for larger ones, too: no
+/// answer is slower than that of a smaller limit. `known`: an answer for the last limit, in case
+/// that the search finds none, or a slower one.
+std::vector<Forecast> forecasts(const Trace& trace, const std::vector<Bytes>& limits,
+                                const LinkModel& link, double seconds,
+                                const std::optional<Forecast>& known = {});
 
 /// The bound, or why there is none.
 struct BoundAnswer {

@@ -1,6 +1,7 @@
 #include "bound/lives.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -112,10 +113,34 @@ class Finder {
     versions_.push_back({.written = written, .recompute_ms = rerun_cost_.ms(), .bytes = bytes});
   }
   void close() {
-    if (versions_.back().gaps.empty()) versions_.pop_back();
+    if (versions_.back().gaps.empty()) {
+      versions_.pop_back();
+    } else {
+      divide_at_end();
+    }
   }
   void gap(const BoundGap& gap) {
     if (gap.end - gap.begin > 1) versions_.back().gaps.push_back(gap);
+  }
+  /// A version that lives on into the next step. Over the step's end it may be copied and not
+  /// dropped: nothing of one step is run again in another. Before and after it may be either; a
+  /// copy then costs its way back alone, as if it had been made for the gap over the end.
+  void divide_at_end() {
+    if (!versions_.back().recompute_ms) return;
+    BoundVersion within = versions_.back();
+    BoundVersion& over = versions_.back();
+    const auto crosses = [&](const BoundGap& gap) {
+      return gap.begin < steps_ && gap.end >= steps_;
+    };
+    std::erase_if(over.gaps, std::not_fn(crosses));
+    if (over.gaps.empty()) {
+      over = std::move(within);
+      return;
+    }
+    std::erase_if(within.gaps, crosses);
+    over.recompute_ms.reset();
+    within.written.reset();
+    if (!within.gaps.empty()) versions_.push_back(std::move(within));
   }
 
   /// A block that is born, or dies, in the step.

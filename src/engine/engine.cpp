@@ -4,14 +4,13 @@
 
 namespace lms {
 
-EngineLock::~EngineLock() {
-  if (lock_.owns_lock()) unlock();
-  dead_.clear();
-}
-
-void EngineLock::unlock() {
-  auto dead = std::exchange(dead_, {});
-  lock_.unlock();
+void EngineLock::bury() noexcept {
+  // Destructors may come back to this lock.
+  for (Block* block = std::exchange(dead_, nullptr); block != nullptr;) {
+    Block* const next = block->older;
+    delete block;
+    block = next;
+  }
 }
 
 Engine::Engine(Options options, Mover& mover, std::unique_ptr<Policy> policy, Meter* meter)
@@ -35,8 +34,7 @@ Block& Engine::add(EngineLock& lock, std::unique_ptr<Block> block) {
 
 void Engine::remove(EngineLock& lock, Block& block) {
   block.died = true;
-  if (block.pins > 0 || block.state == BlockState::kLeaving ||
-      block.state == BlockState::kArriving) {
+  if (block.pins > 0 || is_moving(block.state)) {
     policy_->withdraw(block);
     return;
   }
@@ -57,7 +55,7 @@ void Engine::erase(EngineLock& lock, Block& block) {
   stats_.blocks.sub(1);
   block.forgotten();
   auto found = blocks_.find(&block);
-  lock.dead_.push_back(std::move(found->second));
+  block.older = std::exchange(lock.dead_, found->second.release());
   blocks_.erase(found);
 }
 
@@ -105,8 +103,7 @@ void Engine::release(EngineLock& lock, std::span<const Use> uses, bool used) noe
     if (--block.pins > 0) continue;
     block.last_use = static_cast<std::uint64_t>(stats_.operators);
     stats_.pinned.sub(block.size);
-    const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
-    if (block.died && !moving) {
+    if (block.died && !is_moving(block.state)) {
       erase(lock, block);
     } else {
       offer_if_free(block);
@@ -262,6 +259,23 @@ bool Engine::may_evict(EngineLock& lock, const Block& block) const {
   return paused_ == 0 && may_leave(block);
 }
 
+void Engine::for_each_victim(EngineLock& lock, const std::function<void(Block&, double)>& visit) {
+  if (paused_ > 0) return;
+  const std::uint64_t now = clock(lock);
+  policy_->for_each([&](Block& block) { visit(block, policy_->cost(block, now)); });
+}
+
+Block* Engine::next_victim(EngineLock& lock, const std::function<bool(const Block&)>& may) {
+  Block* best = nullptr;
+  double least = 0;
+  for_each_victim(lock, [&](Block& block, double cost) {
+    if ((best != nullptr && cost >= least) || !may(block)) return;
+    best = &block;
+    least = cost;
+  });
+  return best;
+}
+
 Bytes Engine::return_all(EngineLock& lock) {
   std::vector<std::pair<Block*, std::uint64_t>> absent;
   for (const auto& [block, owned] : blocks_) {
@@ -329,8 +343,8 @@ Bytes Engine::immovable(EngineLock& lock) const {
   (void)lock;
   Bytes sum = 0;
   for (const auto& [block, owned] : blocks_) {
-    const bool leaves =
-        is_away(block->state) || (block->state == BlockState::kLeaving && block->pins == 0);
+    const bool leaves = is_away(block->state) || block->state == BlockState::kLent ||
+                        (block->state == BlockState::kLeaving && block->pins == 0);
     if (!leaves && !may_leave(*block)) sum += block->size;
   }
   return sum;

@@ -1,15 +1,16 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "base/node_allocator.h"
 #include "engine/block.h"
 #include "engine/mover.h"
 #include "engine/outer_lock.h"
@@ -24,18 +25,25 @@ namespace lms {
 class EngineLock {
  public:
   explicit EngineLock(std::mutex& mutex, PinHolder* who = nullptr) : lock_(mutex), who_(who) {}
-  ~EngineLock();
+  ~EngineLock() {
+    if (lock_.owns_lock()) unlock();
+  }
   EngineLock(EngineLock&&) = delete;
 
-  void unlock();
+  void unlock() {
+    lock_.unlock();
+    if (dead_ != nullptr) bury();
+  }
   void lock() { lock_.lock(); }
   [[nodiscard]] bool owns() const { return lock_.owns_lock(); }
 
  private:
   friend class Engine;
+  void bury() noexcept;
+
   std::unique_lock<std::mutex> lock_;
   PinHolder* const who_;
-  std::vector<std::unique_ptr<Block>> dead_;
+  Block* dead_ = nullptr;  ///< the first of those that are to be destroyed, linked by `older`
 };
 
 /// One use of a block by an operator.
@@ -81,10 +89,9 @@ class Engine {
   /// refused, if possible one that is repeatable. Until end_wait() no operator begins. Lets the
   /// lock go.
   bool wait_for_others(EngineLock& lock);
-  /// Another number after anything that who waits for room may be waiting for.
-  [[nodiscard]] std::uint64_t changes(EngineLock& lock) const {
-    (void)lock;
-    return changes_;
+  /// Another number after anything that who waits for room may be waiting for. Needs no lock.
+  [[nodiscard]] std::uint64_t changes() const noexcept {
+    return changes_.load(std::memory_order_relaxed);
   }
   /// The caller has its room, or has given up.
   void end_wait(EngineLock& lock);
@@ -122,6 +129,19 @@ class Engine {
 
   /// An outermost operator has ended (its blocks are unpinned): the policy's moment.
   void operator_ended(EngineLock& lock);
+
+  // Blocks in pieces -----------------------------------------------------------------------------
+
+  /// Sends the blocks below, as one, and lends them to the caller, who works on their bytes there:
+  /// nobody else moves them, or sees them on the device, before give_back(). Each block once. Waits
+  /// for operators that use one of them. False if one may not leave (it is kept, or in the use of
+  /// somebody who does not end); then none is lent. Throws
+  /// TierFull, or what computing a dropped one throws, likewise. Lets the lock go.
+  bool lend(EngineLock& lock, std::span<const Use> uses);
+  /// The blocks are kAbsent again. Never lets the lock go.
+  void give_back(EngineLock& lock, std::span<const Use> uses) noexcept;
+  /// Takes a block that is born below, lent to the caller.
+  Block& add_lent(EngineLock& lock, std::unique_ptr<Block> block);
 
   // Memory -------------------------------------------------------------------------------------
 
@@ -164,6 +184,14 @@ class Engine {
   [[nodiscard]] bool knows(EngineLock& lock, const Block* block, std::uint64_t uid) const;
   /// True if evict() could take it now.
   [[nodiscard]] bool may_evict(EngineLock& lock, const Block& block) const;
+  /// The block that the policy would have leave next, of those for which `may` is true, or null.
+  [[nodiscard]] Block* next_victim(EngineLock& lock, const std::function<bool(const Block&)>& may);
+  /// Every block that may leave, and what that costs (Policy::cost).
+  void for_each_victim(EngineLock& lock, const std::function<void(Block&, double)>& visit);
+  /// As Policy::cost().
+  [[nodiscard]] double cost_of_leaving(EngineLock& lock, const Block& block) const {
+    return policy_->cost(block, clock(lock));
+  }
   /// Outermost operators so far.
   [[nodiscard]] std::uint64_t clock(EngineLock& lock) const {
     (void)lock;
@@ -223,9 +251,12 @@ class Engine {
   bool try_to_make_room(EngineLock& lock, Bytes bytes, bool take);
   void bring_in(EngineLock& lock, Block& block, bool ahead);
   void bring_in_alone(EngineLock& lock, Block& block, bool ahead);
+  /// One of lend()'s. False: it may not leave. It may be back when the next has left.
+  bool send_below(EngineLock& lock, Block& block);
   /// Returns the bytes that left the device (0: the block may not leave, or has died). Where the
-  /// tier below is full the block is dropped, if it can be computed again; else throws TierFull.
-  Bytes send_out(EngineLock& lock, Block& block);
+  /// tier below is full the block is dropped, if it may and can be computed again; else throws
+  /// TierFull.
+  Bytes send_out(EngineLock& lock, Block& block, bool may_drop = true);
   /// Likewise; or any other block is dropped instead.
   Bytes send_out_or_drop(EngineLock& lock, Block& block);
   Bytes drop_one(EngineLock& lock, Bytes most);
@@ -272,11 +303,12 @@ class Engine {
   std::mutex mutex_;
   /// Something has changed that a thread may wait for. Never destroyed in a forked child.
   std::unique_ptr<std::condition_variable> moved_ = std::make_unique<std::condition_variable>();
-  std::uint64_t changes_ = 0;        ///< of that kind, so far
-  std::vector<PinHolder*> inside_;   ///< threads whose operators take room
-  std::vector<PinHolder*> waiting_;  ///< threads that wait for a move, or for room
-  std::int64_t closed_ = 0;          ///< threads for whom others do not begin
-  std::unordered_map<Block*, std::unique_ptr<Block>> blocks_;
+  std::atomic<std::uint64_t> changes_{0};  ///< of that kind, so far; written under the lock
+  int sleepers_ = 0;                       ///< threads that wait for it
+  std::vector<PinHolder*> inside_;         ///< threads whose operators take room
+  std::vector<PinHolder*> waiting_;        ///< threads that wait for a move, or for room
+  std::int64_t closed_ = 0;                ///< threads for whom others do not begin
+  PooledMap<Block*, std::unique_ptr<Block>> blocks_;
   std::uint64_t next_id_ = 1;
   std::int64_t in_transit_ = 0;
   std::int64_t paused_ = 0;

@@ -19,7 +19,8 @@ class Mover {
   /// knows, and nothing is copied; a mover that finds it stale copies all the same.
   /// Afterwards the block has a valid copy below and holds no device memory.
   /// Returns the bytes copied, or nothing if the block may not leave after all (its storage died
-  /// or is no longer the adapter's): the engine then forgets the block.
+  /// or is no longer the adapter's): the engine then forgets the block, or leaves that to whoever
+  /// ends its storage (Block::end_comes()).
   /// Throws TierFull with nothing changed.
   virtual std::optional<Bytes> page_out(Block& block, bool clean) = 0;
 

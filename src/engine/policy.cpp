@@ -2,13 +2,26 @@
 
 namespace lms {
 
+double Policy::cost(const Block& block, std::uint64_t clock) const {
+  // Least recently used first, and what need not be copied before what must.
+  return (block.copy_valid ? 0.5 : 1.0) / (static_cast<double>(clock - block.last_use) + 1);
+}
+
 void LruPolicy::offer(Block& block) {
   withdraw(block);
-  block.older = newest_;
-  block.newer = nullptr;
-  if (newest_ != nullptr) newest_->newer = &block;
-  newest_ = &block;
-  if (oldest_ == nullptr) oldest_ = &block;
+  // One that was only copied, or moved, comes back to where it was: that is looked for from both
+  // ends at once.
+  Block* older = newest_;
+  for (Block* newer = oldest_; older != nullptr && older->last_use > block.last_use;
+       older = older->older, newer = newer->newer) {
+    if (newer->last_use <= block.last_use) continue;
+    older = newer->older;
+    break;
+  }
+  block.older = older;
+  block.newer = older != nullptr ? older->newer : oldest_;
+  (block.older != nullptr ? block.older->newer : oldest_) = &block;
+  (block.newer != nullptr ? block.newer->older : newest_) = &block;
   block.listed = true;
 }
 

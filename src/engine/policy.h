@@ -28,6 +28,9 @@ class Policy {
   virtual std::vector<Block*> after_operator() { return {}; }
   /// These are dropped rather, if they can be computed again.
   [[nodiscard]] virtual bool drops() const { return false; }
+  /// What it costs that the block leaves, for each of its bytes, against how long its room will not
+  /// be needed for itself. `clock`: the engine's.
+  [[nodiscard]] virtual double cost(const Block& block, std::uint64_t clock) const;
   /// Every offered block, the next victim first.
   virtual void for_each(const std::function<void(Block&)>& visit) = 0;
 };
@@ -40,6 +43,10 @@ class LruPolicy : public Policy {
   Block* victim(Bytes want) override;
   Block* victim_of_size(Bytes least, Bytes most) override;
   void for_each(const std::function<void(Block&)>& visit) override;
+
+ protected:
+  [[nodiscard]] const Block* newest() const { return newest_; }
+  [[nodiscard]] Block* oldest() const { return oldest_; }
 
  private:
   Block* oldest_ = nullptr;

@@ -7,7 +7,8 @@
 namespace lms {
 
 bool Engine::may_leave(const Block& block) const {
-  return block.state == BlockState::kResident && block.pins == 0 && !block.kept && !block.died;
+  return block.state == BlockState::kResident && block.pins == 0 && !block.kept && !block.died &&
+         !block.ending;
 }
 
 void Engine::offer_if_free(Block& block) {
@@ -29,9 +30,7 @@ void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state)
 }
 
 void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
-  while (block.state == BlockState::kLeaving || block.state == BlockState::kArriving) {
-    wait_for_move(lock, block);
-  }
+  while (is_moving(block.state)) wait_for_move(lock, block);
   const BlockState before = block.state;
   if (!is_away(before)) return;
   const bool dropped = before == BlockState::kDropped;
@@ -96,6 +95,12 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
     finish_transition(lock, block, before);
     throw;
   }
+  block.ending = !moved && !block.died && block.end_comes();
+  if (block.ending) {
+    if (counted) stats_.device.sub(block.size);
+    finish_transition(lock, block, before);
+    return;
+  }
   if (!counted) stats_.device.add(block.size);
   (dropped ? stats_.dropped : stats_.below).sub(block.size);
   block.copy_valid = block.has_copy;
@@ -124,7 +129,7 @@ void Engine::bring_in_alone(EngineLock& lock, Block& block, bool ahead) {
   release(lock, {&use, 1}, /*used=*/false);
 }
 
-Bytes Engine::send_out(EngineLock& lock, Block& block) {
+Bytes Engine::send_out(EngineLock& lock, Block& block, bool may_drop) {
   if (!block.alive()) {
     erase(lock, block);
     return 0;
@@ -157,7 +162,8 @@ Bytes Engine::send_out(EngineLock& lock, Block& block) {
         continue;
       }
       // What can be computed again needs no room below.
-      if (finish_drop(lock, block, unplanned())) return size;
+      if (may_drop && finish_drop(lock, block, unplanned())) return size;
+      if (!may_drop) finish_transition(lock, block, BlockState::kResident);
       throw;
     } catch (...) {
       if (!lock.owns()) lock.lock();
@@ -166,7 +172,8 @@ Bytes Engine::send_out(EngineLock& lock, Block& block) {
     }
   }
   if (!copied) {
-    block.died = true;
+    block.ending = !block.died && block.end_comes();
+    block.died = !block.ending;
     finish_transition(lock, block, BlockState::kResident);
     return 0;
   }

@@ -9,13 +9,15 @@
 namespace lms {
 
 void Engine::changed() {
-  ++changes_;
-  moved_->notify_all();
+  changes_.store(changes() + 1, std::memory_order_relaxed);
+  if (sleepers_ > 0) moved_->notify_all();
 }
 
 void Engine::wait(EngineLock& lock) {
   void* const released = outer_ != nullptr ? outer_->release() : nullptr;
+  ++sleepers_;
   moved_->wait(lock.lock_);
+  --sleepers_;
   if (released == nullptr) return;
   // Who holds the outer lock may want the engine's.
   lock.lock_.unlock();
@@ -31,7 +33,7 @@ void Engine::settle(EngineLock& lock) {
 bool Engine::stuck(const PinHolder& holder) const {
   const PinHolder* at = &holder;
   for (std::size_t links = 0; links <= waiting_.size(); ++links) {
-    if (at->waits_ == Waits::kNo || at->seen_ != changes_ || at->refused_) return false;
+    if (at->waits_ == Waits::kNo || at->seen_ != changes() || at->refused_) return false;
     if (at->waits_ == Waits::kRoom) return true;
     at = at->waits_for_->arrives_for;
     if (at == nullptr) return false;
@@ -67,7 +69,7 @@ void Engine::refuse(PinHolder& holder) {
 void Engine::begin_wait(PinHolder& who, Waits what, const Block* block) {
   who.waits_ = what;
   who.waits_for_ = block;
-  who.seen_ = changes_;
+  who.seen_ = changes();
   waiting_.push_back(&who);
 }
 
@@ -91,7 +93,7 @@ void Engine::wait_for_move(EngineLock& lock, const Block& block) {
       mover = mover->waits_for_->arrives_for;
     }
     refuse(*mover);
-    who->seen_ = changes_;
+    who->seen_ = changes();
   }
   wait(lock);
   finish_wait(*who);
@@ -119,7 +121,7 @@ bool Engine::wait_for_others(EngineLock& lock) {
       return false;
     }
     refuse(*other);
-    who->seen_ = changes_;
+    who->seen_ = changes();
   }
   who->queues_ = true;
   open_or_close(*who);
@@ -175,6 +177,7 @@ void Engine::in_child(EngineLock& lock) {
   waiting_.clear();
   closed_ = 0;
   in_transit_ = paused_ = 0;
+  sleepers_ = 0;
   (void)moved_.release();
   moved_ = std::make_unique<std::condition_variable>();
 }

@@ -43,15 +43,10 @@ void AddressMap::set_capacity(Bytes capacity) {
 void AddressMap::take_from(Pieces::iterator hole, Bytes address, Bytes size) {
   const Bytes begin = hole->first;
   const Bytes end = begin + hole->second.size;
-  auto node = holes_.extract({hole->second.size, begin});
-  const auto put_hole = [&](Bytes from, Bytes bytes) {
-    if (node.empty()) {
-      holes_.emplace(bytes, from);
-    } else {
-      node.value() = {bytes, from};
-      holes_.insert(std::move(node));
-    }
-  };
+  // The first that is put back has the memory of this one (NodeAllocator). Not by extract(): what
+  // libstdc++ inserts of a node keeps the allocator for ever.
+  holes_.erase({hole->second.size, begin});
+  const auto put_hole = [&](Bytes from, Bytes bytes) { holes_.emplace(bytes, from); };
   const auto next = std::next(hole);
   if (begin < address) {
     hole->second.size = address - begin;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/node_allocator.h"
 
 namespace lms {
 
@@ -69,13 +70,14 @@ class AddressMap {
     Bytes size = 0;
     bool taken = false;
   };
-  using Pieces = std::map<Bytes, Piece>;
+  using Pieces = std::map<Bytes, Piece, std::less<>, NodeAllocator<std::pair<const Bytes, Piece>>>;
 
   void take_from(Pieces::iterator hole, Bytes address, Bytes size);
 
   // Taken stretches and holes cover the range without a gap, and no hole follows another.
-  Pieces pieces_;                            // address -> piece
-  std::set<std::pair<Bytes, Bytes>> holes_;  // (size, address)
+  Pieces pieces_;  // address -> piece
+  using Hole = std::pair<Bytes, Bytes>;
+  std::set<Hole, std::less<>, NodeAllocator<Hole>> holes_;  // (size, address)
   Bytes capacity_ = 0;
   Bytes used_ = 0;
 };

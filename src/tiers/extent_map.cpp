@@ -10,7 +10,7 @@ void ExtentMap::insert(Bytes offset, Bytes size) {
   free_bytes_ += size;
 }
 
-void ExtentMap::erase(std::map<Bytes, Bytes>::iterator range) {
+void ExtentMap::erase(ByOffset::iterator range) {
   by_size_.erase({range->second, range->first});
   free_bytes_ -= range->second;
   by_offset_.erase(range);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/node_allocator.h"
 
 namespace lms {
 
@@ -34,11 +35,15 @@ class ExtentMap {
   [[nodiscard]] std::size_t ranges() const { return by_offset_.size(); }
 
  private:
-  void insert(Bytes offset, Bytes size);
-  void erase(std::map<Bytes, Bytes>::iterator range);
+  using ByOffset =
+      std::map<Bytes, Bytes, std::less<>, NodeAllocator<std::pair<const Bytes, Bytes>>>;
+  using Extent = std::pair<Bytes, Bytes>;
 
-  std::map<Bytes, Bytes> by_offset_;           // offset -> size
-  std::set<std::pair<Bytes, Bytes>> by_size_;  // (size, offset)
+  void insert(Bytes offset, Bytes size);
+  void erase(ByOffset::iterator range);
+
+  ByOffset by_offset_;                                            // offset -> size
+  std::set<Extent, std::less<>, NodeAllocator<Extent>> by_size_;  // (size, offset)
   Bytes free_bytes_ = 0;
 };
 

@@ -33,6 +33,19 @@ PagedRegion PagedRegion::make(Bytes n) {
   return region;
 }
 
+PagedRegion PagedRegion::make_below(FileStore& store, Bytes n) {
+  PagedRegion region = make(n);
+  FileSlot slot = store.acquire(region.mapped_);
+  auto file = MappedMemory::of_file(store.fd(), slot.offset(), region.mapped_);
+  if (!file || !file.move_over(region.data_)) {
+    throw TierFull("the file could not be mapped for " + format_bytes(n) + ": " +
+                   MappedMemory::why_refused());
+  }
+  region.slot_ = std::move(slot);
+  region.present_ = false;
+  return region;
+}
+
 PagedRegion::~PagedRegion() {
   if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(mapped_));
 }

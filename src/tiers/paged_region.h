@@ -28,6 +28,10 @@ class PagedRegion {
   /// OutOfMemory when the system refuses.
   [[nodiscard]] static PagedRegion make(Bytes n);
 
+  /// Likewise, but absent from the start: the bytes, of unspecified contents, are the store's.
+  /// Throws TierFull where it has no room, or the system maps no more, or OutOfMemory.
+  [[nodiscard]] static PagedRegion make_below(FileStore& store, Bytes n);
+
   PagedRegion() = default;
   ~PagedRegion();
   PagedRegion(PagedRegion&& other) noexcept;
@@ -53,6 +57,11 @@ class PagedRegion {
   /// as well: the region stays absent, and is read and written where it lies. Throws OutOfMemory
   /// where it may not be written there (usable_below), or Error; likewise.
   Bytes come_back(FileStore& store, bool keep_copy);
+
+  /// Of a region that was read or written where it lies, absent: gives the page cache back.
+  void drop_cache(const FileStore& store) const noexcept {
+    if (!present_ && slot_) store.drop_cache(slot_);
+  }
 
   /// Absent, and may be written where the bytes lie: no forked child sees what is written there.
   [[nodiscard]] bool usable_below(FileStore& store) const;

@@ -197,6 +197,48 @@ TEST(EngineDeath, FoundOutByTheMoverWhileLeaving) {
   expect_gone(world);
 }
 
+// Whoever ends the storage has a pointer to the block, and comes when the move is over.
+
+TEST(EngineDeath, WhoEndsItComesAfterTheMoveOut) {
+  World world(20);
+  SimBlock& a = world.used(10, 1);
+  world.sim.set_hooks({.before_page_out = [&](SimBlock& block) { block.begin_to_die(); }});
+  EXPECT_FALSE(world.evict(a));
+  ASSERT_EQ(world.stats().blocks.current, 1) << "it has been destroyed under somebody's hands";
+  EXPECT_EQ(world.state(a), BlockState::kResident);
+  EXPECT_FALSE(world.make_room(20)) << "it is still there, and nobody sends it out";
+  world.remove(a);
+  expect_gone(world);
+}
+
+TEST(EngineDeath, WhoEndsItComesAfterTheMoveIn) {
+  World world(20);
+  SimBlock& a = world.used(10, 1);
+  ASSERT_TRUE(world.evict(a));
+  a.begin_to_die();
+  world.use(a);
+  ASSERT_EQ(world.stats().blocks.current, 1) << "it has been destroyed under somebody's hands";
+  EXPECT_EQ(world.state(a), BlockState::kAbsent);
+  EXPECT_EQ(world.stats().device.current, 0);
+  EXPECT_EQ(world.stats().below.current, 10);
+  world.remove(a);
+  expect_gone(world);
+}
+
+TEST(EngineDeath, WhoEndsItComesAfterItShouldHaveBeenComputed) {
+  World world(20);
+  SimBlock& a = world.used(10, 1);
+  world.sim.set_hooks({.drop = [](SimBlock&) { return true; }});
+  ASSERT_TRUE(world.drop(a));
+  a.begin_to_die();
+  (void)world.rematerialise(a);
+  ASSERT_EQ(world.stats().blocks.current, 1) << "it has been destroyed under somebody's hands";
+  EXPECT_EQ(world.state(a), BlockState::kDropped);
+  world.remove(a);
+  EXPECT_EQ(world.stats().dropped.current, 0);
+  expect_gone(world);
+}
+
 TEST(EngineDeath, DestructorRunsWithoutTheEnginesLock) {
   // The destructor of a framework's block may call back.
   class Caller final : public Block {

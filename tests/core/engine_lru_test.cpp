@@ -41,6 +41,26 @@ TEST(EngineLru, OrderIsThatOfTheLastUnpinNotOfTheFirst) {
   EXPECT_EQ(world.state(a), BlockState::kResident);
 }
 
+TEST(EngineLru, WhatHasOnlyBeenCopiedIsNoLaterInTheOrder) {
+  World world(30);
+  world.sim.set_hooks({.relocate = [](SimBlock&) { return true; }});
+  SimBlock& a = world.used(10, 1);
+  world.operator_ended();
+  SimBlock& b = world.used(10, 2);
+  world.operator_ended();
+  SimBlock& c = world.used(10, 3);
+  for (SimBlock* block : {&a, &b, &a}) {
+    auto lock = world.engine.lock();
+    ASSERT_TRUE(world.engine.relocate(lock, *block));
+  }
+  EXPECT_TRUE(world.make_room(10));
+  EXPECT_EQ(world.state(a), BlockState::kAbsent);
+  EXPECT_TRUE(world.make_room(20));
+  EXPECT_EQ(world.state(b), BlockState::kAbsent);
+  EXPECT_EQ(world.state(c), BlockState::kResident);
+  check_consistent(world);
+}
+
 TEST(EngineLru, CleanBlockLeavesForNothing) {
   //  0        10        20
   //  |-A out--|--A in---|A out again: no copy, no time

@@ -65,11 +65,16 @@ void wait_for_waiting(World& world, std::size_t count) {
   }
 }
 
-TEST(EngineWait, AnAllocationWaitsForTheEndOfAnothersOperator) {
-  World world(100);
+/// Room for 100 bytes, and two threads that want some of it.
+class EngineWait : public ::testing::Test {
+ protected:
+  World world{100};
+  Worker first{world};
+  Worker second{world};
+};
+
+TEST_F(EngineWait, AnAllocationWaitsForTheEndOfAnothersOperator) {
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
-  Worker second(world);
   first.pin(a);
   std::atomic<bool> done{false};
   std::jthread other([&] {
@@ -85,13 +90,10 @@ TEST(EngineWait, AnAllocationWaitsForTheEndOfAnothersOperator) {
   check_consistent(world);
 }
 
-TEST(EngineWait, APageInWaitsToo) {
-  World world(100);
+TEST_F(EngineWait, APageInWaitsToo) {
   SimBlock& b = world.used(60, 2);
   ASSERT_TRUE(world.evict(b));
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
-  Worker second(world);
   first.pin(a);
   std::jthread other([&] {
     EXPECT_NO_THROW(second.pin(b));
@@ -102,11 +104,8 @@ TEST(EngineWait, APageInWaitsToo) {
   first.end();
 }
 
-TEST(EngineWait, WhatNeverFitsFailsAtOnceOrWhenAlone) {
-  World world(100);
+TEST_F(EngineWait, WhatNeverFitsFailsAtOnceOrWhenAlone) {
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
-  Worker second(world);
   EXPECT_EQ(second.make(101), nullptr);
   second.end();
   first.pin(a);
@@ -118,34 +117,26 @@ TEST(EngineWait, WhatNeverFitsFailsAtOnceOrWhenAlone) {
   first.end();
 }
 
-TEST(EngineWait, NobodyWaitsForWhoMayNeverEnd) {
-  World world(100);
+TEST_F(EngineWait, NobodyWaitsForWhoMayNeverEnd) {
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
   first.holder.ends = false;  // a collective, say, that waits for the second thread
   first.pin(a);
-  Worker second(world);
   EXPECT_EQ(second.make(60), nullptr);
   second.end();
   first.end();
 }
 
-TEST(EngineWait, NorForWhatIsKeptOrHeldOutsideOperators) {
-  World world(100);
+TEST_F(EngineWait, NorForWhatIsKeptOrHeldOutsideOperators) {
   SimBlock& a = world.used(60, 1);
   world.pin(a);
-  Worker second(world);
   EXPECT_EQ(second.make(60), nullptr);
   second.end();
   world.unpin(a);
 }
 
-TEST(EngineWait, OfTwoWhoWaitForEachOtherOneIsRefusedAndLaterAlone) {
-  World world(100);
+TEST_F(EngineWait, OfTwoWhoWaitForEachOtherOneIsRefusedAndLaterAlone) {
   SimBlock& a = world.used(40, 1);
   SimBlock& b = world.used(40, 2);
-  Worker first(world);
-  Worker second(world);
   first.holder.repeatable = true;
   first.pin(a);
   second.pin(b);
@@ -176,12 +167,9 @@ TEST(EngineWait, OfTwoWhoWaitForEachOtherOneIsRefusedAndLaterAlone) {
   check_consistent(world);
 }
 
-TEST(EngineWait, TheOtherIsRefusedWhereOnlyItCanBeginAnew) {
-  World world(100);
+TEST_F(EngineWait, TheOtherIsRefusedWhereOnlyItCanBeginAnew) {
   SimBlock& a = world.used(40, 1);
   SimBlock& b = world.used(40, 2);
-  Worker first(world);
-  Worker second(world);
   first.holder.repeatable = true;
   first.pin(a);
   second.pin(b);
@@ -198,14 +186,11 @@ TEST(EngineWait, TheOtherIsRefusedWhereOnlyItCanBeginAnew) {
   second.end();
 }
 
-TEST(EngineWait, AnArrivalThatWaitsForWhoWaitsForIt) {
+TEST_F(EngineWait, AnArrivalThatWaitsForWhoWaitsForIt) {
   // The first brings c in, and waits for room that the second holds; the second wants c.
-  World world(100);
   SimBlock& c = world.used(60, 3);
   ASSERT_TRUE(world.evict(c));
   SimBlock& b = world.used(50, 2);
-  Worker first(world);
-  Worker second(world);
   second.pin(b);
   std::jthread other([&] {
     EXPECT_THROW(first.pin(c), OutOfMemory);
@@ -222,11 +207,8 @@ TEST(EngineWait, AnArrivalThatWaitsForWhoWaitsForIt) {
   check_consistent(world);
 }
 
-TEST(EngineWait, ALargerLimitEndsTheWait) {
-  World world(100);
+TEST_F(EngineWait, ALargerLimitEndsTheWait) {
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
-  Worker second(world);
   first.pin(a);
   std::jthread other([&] { EXPECT_NE(second.make(60), nullptr); });
   wait_for_waiting(world, 1);
@@ -239,11 +221,8 @@ TEST(EngineWait, ALargerLimitEndsTheWait) {
   first.end();
 }
 
-TEST(EngineWait, APauseEndsTheWait) {
-  World world(100);
+TEST_F(EngineWait, APauseEndsTheWait) {
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
-  Worker second(world);
   first.pin(a);
   std::jthread other([&] { EXPECT_EQ(second.make(60), nullptr); });
   wait_for_waiting(world, 1);
@@ -258,11 +237,8 @@ TEST(EngineWait, APauseEndsTheWait) {
   world.engine.resume(lock);
 }
 
-TEST(EngineWait, WhoHoldsLocksThatOthersNeedIsRefusedAtOnce) {
-  World world(100);
+TEST_F(EngineWait, WhoHoldsLocksThatOthersNeedIsRefusedAtOnce) {
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
-  Worker second(world);
   first.pin(a);
   second.pin(world.used(10, 2));
   second.holder.holds_locks = true;  // a generator's, say, that the first waits for in its kernel
@@ -297,6 +273,11 @@ class Interpreter final : public OuterLock {
     EXPECT_EQ(released, this);
     take();
   }
+  /// Whoever waits in the engine lets it go.
+  void join() {
+    auto lock = engine_.lock();
+    engine_.wait_without(lock, this);
+  }
   [[nodiscard]] bool is_mine() const { return holder_.load() == std::this_thread::get_id(); }
 
  private:
@@ -306,16 +287,10 @@ class Interpreter final : public OuterLock {
 };
 
 /// Of two threads that share an interpreter the second needs it for its operator to end.
-TEST(EngineWait, NobodyWaitsWithTheInterpretersLock) {
-  World world(100);
+TEST_F(EngineWait, NobodyWaitsWithTheInterpretersLock) {
   Interpreter interpreter(world.engine);
-  {
-    auto lock = world.engine.lock();
-    world.engine.wait_without(lock, &interpreter);
-  }
+  interpreter.join();
   SimBlock& a = world.used(60, 1);
-  Worker first(world);
-  Worker second(world);
   first.pin(a);
   std::jthread other([&] {
     interpreter.take();
@@ -332,13 +307,9 @@ TEST(EngineWait, NobodyWaitsWithTheInterpretersLock) {
   check_consistent(world);
 }
 
-TEST(EngineWait, NorForAMove) {
-  World world(100);
+TEST_F(EngineWait, NorForAMove) {
   Interpreter interpreter(world.engine);
-  {
-    auto lock = world.engine.lock();
-    world.engine.wait_without(lock, &interpreter);
-  }
+  interpreter.join();
   SimBlock& a = world.used(60, 1);
   ASSERT_TRUE(world.evict(a));
   Gate arriving;
@@ -350,8 +321,6 @@ TEST(EngineWait, NorForAMove) {
     interpreter.take();
     interpreter.let_go();
   }});
-  Worker first(world);
-  Worker second(world);
   std::jthread other([&] {
     first.pin(a);
     first.end();
@@ -370,10 +339,9 @@ TEST(EngineWait, NorForAMove) {
 
 /// Operators that need up to 95 of 100 bytes, from several threads at once, in several steps each:
 /// whatever they hold meanwhile, each comes to its end.
-TEST(EngineWait, EverybodyComesToHisEnd) {
+TEST_F(EngineWait, EverybodyComesToHisEnd) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 400;
-  World world(100);
   std::vector<SimBlock*> shared;
   for (std::uint64_t i = 0; i < 5; ++i) shared.push_back(&world.used(20, 50 + i));
   world.sim.set_hooks({.mid_move = [](SimBlock&, Direction) { std::this_thread::yield(); }});

@@ -27,7 +27,7 @@ using testing::message_of;
 using testing::pattern;
 using testing::same;
 
-constexpr Bytes kPage = 4 * kKiB;
+constexpr Bytes kRegionPage = 4 * kKiB;
 
 /// Resident bytes of the mappings that lie in the region, by the kernel's account.
 Bytes resident(const PagedRegion& region) {
@@ -284,18 +284,18 @@ TEST(PagedRegion, DiscardedBytesAreGoneAndTheirMemoryToo) {
 
 TEST(PagedRegionDeathTest, DiscardedBytesCannotBeTouched) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  auto region = filled(pattern(2 * kPage, 6));
+  auto region = filled(pattern(2 * kRegionPage, 6));
   region.discard();
   const auto* const read = static_cast<const volatile char*>(region.data());
   auto* const write = static_cast<volatile char*>(region.data());
   EXPECT_DEATH((void)read[0], "");
-  EXPECT_DEATH((void)read[2 * kPage - 1], "");
-  EXPECT_DEATH(write[kPage] = 1, "");
+  EXPECT_DEATH((void)read[2 * kRegionPage - 1], "");
+  EXPECT_DEATH(write[kRegionPage] = 1, "");
 }
 
 TEST(PagedRegion, DiscardingTakesTheCopyWithIt) {
   FileStore store(disk_options(64 * kMiB));
-  const auto bytes = pattern(5 * kPage, 7);
+  const auto bytes = pattern(5 * kRegionPage, 7);
   auto region = filled(bytes);
   region.leave(store, true);
   region.come_back(store, true);
@@ -310,9 +310,10 @@ TEST(PagedRegion, DiscardingTakesTheCopyWithIt) {
   region.isolate_in_child();
   region.renew();
   region.renew();  // without effect
-  const auto others = pattern(5 * kPage, 8);
+  const auto others = pattern(5 * kRegionPage, 8);
   copy_to(region.data(), others);
-  EXPECT_EQ(region.leave(store, false), 5 * kPage) << "whatever it is called, no copy is valid";
+  EXPECT_EQ(region.leave(store, false), 5 * kRegionPage)
+      << "whatever it is called, no copy is valid";
   EXPECT_TRUE(same(region.data(), others));
   region.come_back(store, false);
   EXPECT_TRUE(same(region.data(), others));
@@ -320,12 +321,12 @@ TEST(PagedRegion, DiscardingTakesTheCopyWithIt) {
 
 TEST(PagedRegion, BytesInTheFileAreDiscardedToo) {
   FileStore store(disk_options(64 * kMiB));
-  auto region = filled(pattern(5 * kPage, 7));
+  auto region = filled(pattern(5 * kRegionPage, 7));
   region.leave(store, true);
   region.discard();
   EXPECT_EQ(store.stats().used, 0);
   EXPECT_EQ(region.come_back(store, true), 0) << "there is nothing to read";
-  const auto others = pattern(5 * kPage, 8);
+  const auto others = pattern(5 * kRegionPage, 8);
   auto computed = filled(others);
   ASSERT_TRUE(region.renew_with(computed));
   EXPECT_TRUE(same(region.data(), others));
@@ -339,7 +340,7 @@ TEST(PagedRegion, AnothersMemoryMovesToADiscardedAddress) {
   auto other = filled(bytes);
   EXPECT_FALSE(region.renew_with(other)) << "it has memory";
   region.discard();
-  auto small = filled(pattern(kPage, 1));
+  auto small = filled(pattern(kRegionPage, 1));
   EXPECT_FALSE(region.renew_with(small)) << "of another size";
   other.leave(store, true);
   EXPECT_FALSE(region.renew_with(other)) << "its bytes are in the file";
@@ -357,18 +358,18 @@ TEST(PagedRegion, AnothersMemoryMovesToADiscardedAddress) {
 }
 
 TEST(PagedRegion, MovesAndDiesWhileDiscarded) {
-  auto region = filled(pattern(2 * kPage, 9));
+  auto region = filled(pattern(2 * kRegionPage, 9));
   void* const address = region.data();
   region.discard();
   PagedRegion other(std::move(region));
   EXPECT_EQ(other.data(), address);
   EXPECT_FALSE(other.present());
-  region = filled(pattern(kPage, 10));
+  region = filled(pattern(kRegionPage, 10));
   std::swap(region, other);
   EXPECT_FALSE(region.present());
-  EXPECT_TRUE(same(other.data(), pattern(kPage, 10)));
+  EXPECT_TRUE(same(other.data(), pattern(kRegionPage, 10)));
   region.renew();
-  EXPECT_TRUE(same(region.data(), std::vector<char>(2 * kPage, 0)));
+  EXPECT_TRUE(same(region.data(), std::vector<char>(2 * kRegionPage, 0)));
   region.discard();
 }
 
