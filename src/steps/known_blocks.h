@@ -29,6 +29,10 @@ struct KnownBlock {
   bool died_inside = false;  ///< while the operator `death` ran
   bool touched = false;      ///< by any operator, ever
 
+  /// Dead before the operator that made it ended.
+  [[nodiscard]] bool temporary() const {
+    return birth != kBefore && (death < birth || (death == birth && died_inside));
+  }
   /// Was it there when the operator began (apart from what belongs to that operator itself)?
   [[nodiscard]] bool alive_before(std::int64_t number) const {
     return birth < number && death >= number;

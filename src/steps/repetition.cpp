@@ -9,11 +9,6 @@ namespace {
 
 /// A step may leave this part of what it takes in between.
 constexpr Bytes kTrifle = 64;
-/// Of what a step takes, so much may be other blocks each time if it only reads them, and so much
-/// if it writes them. With more, runs on other blocks are other steps (two models in turn), of
-/// which a longer one consists.
-constexpr Bytes kTurningRead = 2;
-constexpr Bytes kTurningWritten = 8;
 
 Bytes live_before(const StepLog& log, std::uint64_t number) {
   return log.at(number - 1).live_after;

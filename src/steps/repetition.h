@@ -8,6 +8,12 @@
 
 namespace lms {
 
+/// Of what a step takes, so much may be other blocks each time if it only reads them, and so much
+/// if it writes them. With more, runs on other blocks are other steps (two models in turn), of
+/// which a longer one consists.
+inline constexpr Bytes kTurningRead = 2;
+inline constexpr Bytes kTurningWritten = 8;
+
 /// A stretch of operators each of which is the same as the one `lag` before it, as it grows: two
 /// runs of `lag` operators, or more, one after the other. The blocks of a run correspond to those
 /// of the next one to one: a block that was there before the first run to itself, or to another one

@@ -4,19 +4,15 @@
 #include <bit>
 #include <utility>
 
+#include "base/mixed.h"
 #include "steps/step_finder.h"
 
 namespace lms {
 namespace {
 
-std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
-  state = (state ^ value) * 0x9FB21C651E98DF25U;
-  return state ^ (state >> 29U);
-}
-
 enum class Event : std::uint64_t { kRead, kWrite, kAlloc, kRelease };
 
-std::uint64_t mixed(std::uint64_t state, Event event, Bytes bytes) {
+std::uint64_t mixed_in(std::uint64_t state, Event event, Bytes bytes) {
   return mixed(state,
                (static_cast<std::uint64_t>(bytes) << 2U) | static_cast<std::uint64_t>(event));
 }
@@ -92,7 +88,11 @@ void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
   if (record.death != KnownBlock::kNever) return;
   record.touched = true;
   op.touches = touches_.push({block, writes, slot});
-  op.signature = mixed(op.signature, writes ? Event::kWrite : Event::kRead, record.bytes);
+  op.signature = mixed_in(op.signature, writes ? Event::kWrite : Event::kRead, record.bytes);
+}
+
+void StepLog::may_move(BlockUid block) {
+  if (const auto known = blocks_.find(block)) blocks_[*known].touched = true;
 }
 
 void StepLog::restart_operator() {
@@ -133,7 +133,7 @@ void StepLog::log_change(std::uint32_t slot, bool alloc) {
   op.changes = changes_.push({record.uid, alloc, running_, slot});
   op.live_after = live_;
   std::uint64_t& signature = alloc && !running_ ? between_ : op.signature;
-  signature = mixed(signature, alloc ? Event::kAlloc : Event::kRelease, record.bytes);
+  signature = mixed_in(signature, alloc ? Event::kAlloc : Event::kRelease, record.bytes);
 }
 
 void StepLog::alloc(BlockUid block, Bytes bytes) {

@@ -84,6 +84,9 @@ class StepLog {
   /// The running operator uses the block. A block never heard of was there before, one that
   /// is known keeps the size that it was made with.
   void touch(BlockUid block, Bytes bytes, bool writes);
+  /// The block can leave the device, as those can that an operator uses. No effect on one never
+  /// heard of.
+  void may_move(BlockUid block);
   /// What the running operator has done so far was in vain: it begins anew. What it has allocated
   /// and still holds, it keeps.
   void restart_operator();
@@ -218,5 +221,11 @@ struct StepShape {
 /// nothing is known of how much of it it overwrites. Blocks that no operator has ever touched are
 /// not movable.
 StepShape make_shape(StepLog& log, StepLog::Span span);
+
+/// Likewise of a step that came after another one. `before`: whom an earlier run of it has used of
+/// what was there before, in the order of their first use (Occurrences::note()). Nothing if the two
+/// were not the same step: they used up what was there before, or too much of it was others.
+std::optional<StepShape> make_shape(StepLog& log, StepLog::Span span,
+                                    const std::vector<BlockUid>& before);
 
 }  // namespace lms

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "steps/repetition.h"
 #include "steps/step_log.h"
 
 namespace lms {
@@ -31,7 +33,33 @@ class ShapeMaker {
     return std::move(shape_);
   }
 
+  std::optional<StepShape> make_after_another(const std::vector<BlockUid>& before) {
+    number_used();
+    if (shape_.uids.size() != before.size()) return {};
+    for (TraceBlockId id = 0; id < before.size(); ++id) {
+      if (shape_.uids[id] != before[id]) shape_.turning.push_back(id);
+    }
+    number_unused();
+    for (std::int64_t number = begin_; number < end_; ++number) add_operator(number);
+    const bool lasting = std::ranges::none_of(shape_.trace.operators, [&](const auto& op) {
+      return std::ranges::any_of(op.frees, [&](auto id) { return id < before.size(); });
+    });
+    if (!lasting || !turns_little()) return {};
+    return std::move(shape_);
+  }
+
  private:
+  /// As in Repetition::is_step().
+  [[nodiscard]] bool turns_little() const {
+    if (shape_.turning.empty()) return true;
+    Bytes read = 0;
+    Bytes written = 0;
+    for (const TraceBlockId id : shape_.turning) {
+      (last_write_[id] >= 0 ? written : read) += shape_.trace.blocks[id].bytes;
+    }
+    const Bytes taken = std::ranges::max(shape_.trace.live_bytes());
+    return read * kTurningRead <= taken && written * kTurningWritten <= taken;
+  }
   /// An operator's allocations and releases, before it and in it, in order: to `visit`.
   template <typename Visit>
   void for_changes(std::int64_t number, Visit visit) const {
@@ -47,12 +75,6 @@ class ShapeMaker {
   [[nodiscard]] const LoggedOperator& at(std::int64_t number) const {
     return log_.at(static_cast<std::uint64_t>(number));
   }
-  /// Dead before its operator ended.
-  static bool temporary(const KnownBlock& block) {
-    return block.birth != KnownBlock::kBefore &&
-           (block.death < block.birth || (block.death == block.birth && block.died_inside));
-  }
-
   TraceBlockId number_block(std::uint32_t slot, bool born) {
     const KnownBlock& block = blocks_[slot];
     const auto id = static_cast<TraceBlockId>(shape_.trace.blocks.size());
@@ -135,7 +157,7 @@ class ShapeMaker {
       if (change.alloc) {
         const auto made = static_cast<std::uint32_t>(beside.allocations.size());
         std::int64_t id = kNoBlock;
-        if (temporary(block)) {
+        if (block.temporary()) {
           held.emplace_back(change.slot, op.temporaries.size());
           op.temporaries.push_back({block.bytes, made, made + 1});
           op.workspace = std::max(op.workspace, holding += block.bytes);
@@ -208,6 +230,12 @@ class ShapeMaker {
 };
 
 }  // namespace
+
+std::optional<StepShape> make_shape(StepLog& log, StepLog::Span span,
+                                    const std::vector<BlockUid>& before) {
+  if (span.begin >= span.end || span.begin < log.first() || span.end > log.end()) return {};
+  return ShapeMaker(log, span).make_after_another(before);
+}
 
 StepShape make_shape(StepLog& log, StepLog::Span span) {
   if (span.begin >= span.end || span.end > log.end() ||

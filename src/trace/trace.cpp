@@ -128,6 +128,8 @@ class Validator {
 
   void visit(const TraceOperator& op) {
     if (!std::isfinite(op.ms) || op.ms < 0) note_here("takes no possible time");
+    if (!std::isfinite(op.host_ms) || op.host_ms < 0)
+      note_here("takes no possible time on the host");
     if (!std::isfinite(op.replay_ms)) note_here("takes no possible time to run again");
     if (op.workspace < 0) note_here("has a negative workspace");
     check_temporaries(op);
@@ -154,6 +156,12 @@ class Validator {
 };
 
 }  // namespace
+
+double Trace::host_ms() const {
+  double sum = 0;
+  for (const TraceOperator& op : operators) sum += op.host_ms;
+  return sum;
+}
 
 bool TraceOperator::spares(TraceBlockId block) const {
   return std::ranges::find(spared, block) != spared.end();
@@ -208,6 +216,12 @@ TraceOperator& TraceBuilder::last(const char* caller) {
 
 void TraceBuilder::temporary(Bytes bytes, std::uint32_t begin, std::uint32_t end) {
   last("temporary()").temporaries.push_back({bytes, begin, end});
+}
+
+void TraceBuilder::on_host(double ms, bool waits) {
+  TraceOperator& op = last("on_host");
+  op.host_ms = ms;
+  op.host_waits = waits;
 }
 
 void TraceBuilder::repeatable(double replay_ms) {

@@ -67,6 +67,12 @@ struct TraceOperator {
   std::vector<TraceTemporary> temporaries;  ///< ascending by `begin`; empty if not recorded
   /// Running it again on the same bytes gives the same bits and has no other effect.
   bool repeatable = false;
+  /// What the host takes until it has queued the operator, from when it had queued the one before:
+  /// the program's own time, and that of all that is not the plan's. 0: not known.
+  double host_ms = 0;
+  /// The host waits here until the device has computed all that is queued (somebody looks at a
+  /// value).
+  bool host_waits = false;
 
   /// What running it again takes.
   [[nodiscard]] double again_ms() const { return replay_ms < 0 ? ms : replay_ms; }
@@ -89,6 +95,9 @@ struct Trace {
   /// Bytes alive while each operator runs, its results and its workspace included. The largest is
   /// what the step takes in memory. The trace must be valid.
   [[nodiscard]] std::vector<Bytes> live_bytes() const;
+
+  /// Sum over the operators; 0: what the host takes is not known.
+  [[nodiscard]] double host_ms() const;
 };
 
 /// Makes a trace in the order in which things happen in the step.
@@ -112,6 +121,8 @@ class TraceBuilder {
   void reads_again(std::vector<TraceBlockId> blocks);
   /// Of what the last operator writes: running it again leaves the block alone.
   void spared(TraceBlockId block);
+  /// What the host takes for the last operator: see TraceOperator::host_ms, host_waits.
+  void on_host(double ms, bool waits = false);
   /// A result of the last operator.
   TraceBlockId result(Bytes bytes);
   /// The block dies after the last operator.

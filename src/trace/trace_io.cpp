@@ -28,6 +28,8 @@ constexpr std::size_t kOperatorFields = 11;
 constexpr int kVersionWithoutReplays = 2;
 constexpr std::size_t kFieldsOfReplays = 2;
 constexpr std::size_t kTemporaryFields = 3;
+// If it is known what the host takes, "host" has for each operator [ms, waits for the device].
+constexpr std::size_t kHostFields = 2;
 
 /// Reads the document; every complaint says where.
 class Reader {
@@ -57,6 +59,7 @@ class Reader {
       trace.operators.push_back(
           operation(row, "operator " + std::to_string(trace.operators.size())));
     }
+    if (document.contains("host")) read_host(document["host"], trace);
     const auto notes = trace.validate();
     if (!notes.empty()) {
       const std::size_t more = notes.size() - 1;
@@ -148,6 +151,16 @@ class Reader {
     return op;
   }
 
+  void read_host(const Json& value, Trace& trace) const {
+    const Json& rows = row_of(value, trace.operators.size(), "\"host\"");
+    for (std::size_t at = 0; at < trace.operators.size(); ++at) {
+      const Json& row = row_of(rows[at], kHostFields, "\"host\"");
+      if (!row[0].is_number()) fail("\"host\" holds no time");
+      trace.operators[at].host_ms = row[0].get<double>();
+      trace.operators[at].host_waits = flag(row[1], "\"host\"");
+    }
+  }
+
   const std::string& path_;
   std::vector<std::string> names_;
   bool with_replays_ = true;
@@ -182,6 +195,13 @@ void save_trace(const Trace& trace, const std::string& path) {
   document["names"] = std::move(names);
   document["blocks"] = std::move(blocks);
   document["operators"] = std::move(operators);
+  if (trace.host_ms() > 0) {
+    Json host = Json::array();
+    for (const TraceOperator& op : trace.operators) {
+      host.push_back(Json::array({op.host_ms, op.host_waits ? 1 : 0}));
+    }
+    document["host"] = std::move(host);
+  }
   // A name that is not UTF-8 shall not cost the trace.
   write_gz_file(path, document.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n');
 }

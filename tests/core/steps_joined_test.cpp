@@ -58,9 +58,13 @@ class Step {
   std::vector<StepShape::Operator> operators_;
 };
 
-TEST(StepsJoined, WhatFollowsInPlaceInOrder) {
+class StepsJoined : public ::testing::Test {
+ protected:
   Step step;
-  const auto x = step.weight();
+  const TraceBlockId x = step.weight();
+};
+
+TEST_F(StepsJoined, WhatFollowsInPlaceInOrder) {
   const auto y = step.makes(kNorm, {x});
   step.writes(kAdd, y, {x});
   step.writes(kRelu, y);
@@ -69,18 +73,14 @@ TEST(StepsJoined, WhatFollowsInPlaceInOrder) {
   EXPECT_EQ(step.joined(), "-jj-j");
 }
 
-TEST(StepsJoined, ReadersInBetweenDoNotMatter) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, ReadersInBetweenDoNotMatter) {
   const auto y = step.makes(kNorm, {x});
   (void)step.makes({}, {y});
   step.writes(kRelu, y);
   EXPECT_EQ(step.joined(), "--j");
 }
 
-TEST(StepsJoined, ChainsOfTwoBlocksMayCross) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, ChainsOfTwoBlocksMayCross) {
   const auto y = step.makes(kNorm, {x});
   const auto z = step.makes(kNorm, {x});
   step.writes(kAdd, z, {y});
@@ -89,9 +89,7 @@ TEST(StepsJoined, ChainsOfTwoBlocksMayCross) {
   EXPECT_EQ(step.joined(), "--jjj");
 }
 
-TEST(StepsJoined, OnlyOnceAndNotBackwards) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, OnlyOnceAndNotBackwards) {
   const auto y = step.makes(kNorm, {x});
   step.writes(kRelu, y);
   step.writes(kRelu, y);
@@ -102,18 +100,14 @@ TEST(StepsJoined, OnlyOnceAndNotBackwards) {
   EXPECT_EQ(step.joined(), "-j--j--");
 }
 
-TEST(StepsJoined, NotAfterAnotherWriter) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, NotAfterAnotherWriter) {
   const auto y = step.makes(kNorm, {x});
   step.writes({}, y);
   step.writes(kRelu, y);
   EXPECT_EQ(step.joined(), "---");
 }
 
-TEST(StepsJoined, NotWhereNoChainBegins) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, NotWhereNoChainBegins) {
   const auto y = step.makes({}, {x});
   step.writes(kRelu, y);
   step.writes(kRelu, x);
@@ -122,9 +116,7 @@ TEST(StepsJoined, NotWhereNoChainBegins) {
   EXPECT_EQ(step.joined(), "-----");
 }
 
-TEST(StepsJoined, NotWithOtherOperands) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, NotWithOtherOperands) {
   const auto small = step.weight(kBytes / 2);
   const auto a = step.makes(kNorm, {x});
   step.writes(kAdd, a);  // a number, or itself
@@ -137,9 +129,7 @@ TEST(StepsJoined, NotWithOtherOperands) {
   EXPECT_EQ(step.joined(), "--------");
 }
 
-TEST(StepsJoined, NotWhatDoesMore) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, NotWhatDoesMore) {
   const auto a = step.makes(kNorm, {x});
   step.run(kRelu, {a}, {a});
   (void)step.builder().result(kBytes);
@@ -153,9 +143,7 @@ TEST(StepsJoined, NotWhatDoesMore) {
   EXPECT_EQ(step.joined(), "--------");
 }
 
-TEST(StepsJoined, PricesAreThoseOfTheChain) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, PricesAreThoseOfTheChain) {
   const auto y = step.makes(kNorm, {x});
   step.writes(kAdd, y, {x});
   step.writes(kRelu, y);
@@ -168,9 +156,7 @@ TEST(StepsJoined, PricesAreThoseOfTheChain) {
   EXPECT_EQ(again, (std::vector<double>{4, 2, 0, 8, 8}));
 }
 
-TEST(StepsJoined, ATimeOfItsOwn) {
-  Step step;
-  const auto x = step.weight();
+TEST_F(StepsJoined, ATimeOfItsOwn) {
   step.makes({.alone_ms = 3, .place = 1}, {x});
   step.makes({.alone_ms = 9, .place = 1}, {x});
   StepShape shape = step.shape();
@@ -189,11 +175,10 @@ std::vector<TraceBlockId> read_again(const Step& step) {
   return shape.trace.operators.back().again_reads();
 }
 
-TEST(StepsJoined, ConversionsOfProducts) {
+TEST_F(StepsJoined, ConversionsOfProducts) {
   const auto reads = [](const ReplayCost& first, const ReplayCost& second) {
     Step step;
-    const auto x = step.weight();
-    const auto product = step.makes(first, {x});
+    const auto product = step.makes(first, {step.weight()});
     step.makes(second, {product});
     step.builder().dies(product);
     return read_again(step);
@@ -204,24 +189,22 @@ TEST(StepsJoined, ConversionsOfProducts) {
   EXPECT_EQ(reads(kConversion, kProduct), (std::vector<TraceBlockId>{1}));
 }
 
-TEST(StepsJoined, NotOfProductsThatStay) {
-  Step step;
+TEST_F(StepsJoined, NotOfProductsThatStay) {
   const auto product = step.makes(kProduct, {step.weight()});
   step.makes(kConversion, {product});
   EXPECT_EQ(read_again(step), (std::vector<TraceBlockId>{product}));
 }
 
-TEST(StepsJoined, NotIfTheFactorDiesFirst) {
-  Step step;
-  const auto x = step.makes({}, {});
-  const auto product = step.makes(kProduct, {x});
-  step.builder().dies(x);
+TEST_F(StepsJoined, NotIfTheFactorDiesFirst) {
+  const auto factor = step.makes({}, {});
+  const auto product = step.makes(kProduct, {factor});
+  step.builder().dies(factor);
   step.makes(kConversion, {product});
   step.builder().dies(product);
   EXPECT_EQ(read_again(step), (std::vector<TraceBlockId>{product}));
 }
 
-TEST(StepsJoined, NotIfEitherIsWritten) {
+TEST_F(StepsJoined, NotIfEitherIsWritten) {
   for (const bool factor : {false, true}) {
     Step step;
     const auto x = step.weight();
@@ -233,15 +216,14 @@ TEST(StepsJoined, NotIfEitherIsWritten) {
   }
 }
 
-TEST(StepsJoined, NotWithAFactorOfAnotherSize) {
-  Step step;
+TEST_F(StepsJoined, NotWithAFactorOfAnotherSize) {
   const auto product = step.makes(kProduct, {step.weight(kBytes / 2)});
   step.makes(kConversion, {product});
   step.builder().dies(product);
   EXPECT_EQ(read_again(step), (std::vector<TraceBlockId>{product}));
 }
 
-TEST(StepsJoined, TheLogKeepsTheCosts) {
+TEST_F(StepsJoined, TheLogKeepsTheCosts) {
   StepLog log;
   for (BlockUid run = 0; run < 3; ++run) {
     const BlockUid block = 10 + run;

@@ -44,6 +44,8 @@ Coarse::Coarse(const Trace& fine) : operators_(fine.operators.size()) {
         last.workspace = std::max(last.workspace, op.workspace - bytes(used));
         last.replay_ms = last.again_ms();
         last.ms += op.ms;
+        last.host_ms += op.host_ms;
+        last.host_waits = last.host_waits || op.host_waits;
         last.frees.insert(last.frees.end(), op.frees.begin(), op.frees.end());
         continue;
       }
@@ -51,6 +53,8 @@ Coarse::Coarse(const Trace& fine) : operators_(fine.operators.size()) {
         op.workspace = std::max(op.workspace, last.workspace - bytes(op.allocs));
         op.replay_ms = op.again_ms();
         op.ms += last.ms;
+        op.host_ms += last.host_ms;
+        op.host_waits = op.host_waits || last.host_waits;
         last = std::move(op);
         continue;
       }

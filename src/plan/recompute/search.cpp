@@ -34,25 +34,50 @@ struct Rules {
   double moved = kMovedFreely;  ///< Candidate::moved
   double price = 0.05;          ///< Candidate::lane_price
   double hold = 0;              ///< Drops::ghost_hold_ms, in parts of the step
-  double each = 0;              ///< Candidate::each_ms, in parts of what an action costs
+  double each = 0;              ///< Candidate::each_ms, in parts of what an action costs,
+  double host = 0;              ///< and of what it costs the host
 };
 /// What is tried, one rule after the other, twice.
 constexpr std::array kFirstRules{
     std::array{0.3, 1.0, 0.05, 0.1}, std::array{kMovedFreely, 1.1, 0.9, 0.6},
     std::array{0.02, 0.1, 0.4, 0.2}, std::array{0.01, 0.003, 0.03, 0.1},
-    std::array{1.0, 0.3, 3.0, 0.1}};
+    std::array{1.0, 0.3, 3.0, 0.1},  std::array{0.1, 0.3, 1.0, 0.03}};
 /// How far the choice of what goes may be from what seems best.
 constexpr std::array kRandomness{0.0, 0.1, 0.5};
 constexpr double kLeastPrice = 0.005;
 
+/// What it counts that a plan does something: copies a block, or computes one again.
+struct Acting {
+  double ms = 0;       ///< beside the time that it takes on the device
+  double host_ms = 0;  ///< that the step is longer for it, in about: 0 while the host is ahead
+};
+
+/// It takes 25 to 57 us of the host (lab/results/recompute.md), which is nothing while the host is
+/// ahead of the device, as it is if operators are long. Where it is known what the host takes,
+/// times of plans have it in them; the choice of what goes reckons with it as far as the step waits
+/// for the host anyway.
+Acting acting_on(const Trace& trace, const LinkModel& link) {
+  constexpr double kMost = 0.003;
+  constexpr double kLeast = 0.0003;
+  constexpr double kShort = 0.043;  // in milliseconds: what the host takes for an operator
+  constexpr double kLong = 0.086;
+  constexpr double kAhead = 0.9;  // of the device's time: the host is ahead
+  double sum = 0;
+  for (const TraceOperator& op : trace.operators) sum += op.ms;
+  const double each = sum / std::max<double>(1, static_cast<double>(trace.operators.size()));
+  const double part = trace.host_ms() / std::max(sum, 1e-9);
+  return {.ms = std::clamp(kMost * (kLong - each) / (kLong - kShort), kLeast, kMost),
+          .host_ms = std::clamp((part - kAhead) / (1 - kAhead), 0.0, 1.0) *
+                     std::max(link.host.copy_ms, link.host.remake_ms)};
+}
+
 class MixedSearch {
  public:
-  /// `acting_ms`: see below.
   MixedSearch(const Trace& trace, Bytes budget, const LinkModel& link, const SearchOptions& options,
-              double acting_ms)
+              const Acting& acting)
       : trace_(trace),
         options_(options),
-        acting_ms_(acting_ms),
+        acting_(acting),
         model_(trace),
         derivations_(trace),
         trial_(trace, model_, derivations_, link, budget),
@@ -85,7 +110,7 @@ class MixedSearch {
  private:
   double attempt(Candidate& candidate, double randomness, bool thin) {
     const double ms = trial_.run(candidate, trials_.random(), randomness, thin);
-    const double cost = ms + kRecomputing * trial_.recomputed_ms() + acting_ms_ * trial_.actions();
+    const double cost = ms + kRecomputing * trial_.recomputed_ms() + acting_.ms * trial_.actions();
     if (cost < best_) {
       best_ = cost;
       best_plan_ = trial_.plan();
@@ -148,7 +173,7 @@ class MixedSearch {
       candidate.lane_price = rules.price;
       candidate.breadth = rules.breadth;
       candidate.moved = rules.moved;
-      candidate.each_ms = rules.each * acting_ms_;
+      candidate.each_ms = rules.each * acting_.ms + rules.host * acting_.host_ms;
       std::ranges::fill(candidate.drops.ghost_hold_ms,
                         static_cast<float>(rules.hold * model_.begins.back()));
       const double cost = attempt(candidate, 0, true);
@@ -162,9 +187,11 @@ class MixedSearch {
              (trials_.goes_on(0) && trials_.spent() < kForFirst * options_.seconds);
     };
     Rules rules;
-    double* const knobs[] = {&rules.breadth, &rules.moved, &rules.price, &rules.hold, &rules.each};
+    double* const knobs[] = {&rules.breadth, &rules.moved, &rules.price,
+                             &rules.hold,    &rules.each,  &rules.host};
+    const std::size_t matter = kFirstRules.size() - (acting_.host_ms > 0 ? 0 : 1);
     for (int round = 0; round < 2; ++round) {
-      for (std::size_t i = 0; i < kFirstRules.size(); ++i) {
+      for (std::size_t i = 0; i < matter; ++i) {
         double chosen = *knobs[i];
         for (const double value : kFirstRules[i]) {
           if (!may_try()) return best;
@@ -239,7 +266,10 @@ class MixedSearch {
       // All anew, by other rules.
       clear_all(candidate);
       candidate.breadth = std::min(1.0, uniform(0, 1.5));
-      candidate.each_ms = any(3) == 0 ? 0 : acting_ms_ * std::exp(uniform(-2, 1));
+      candidate.each_ms = any(3) == 0 ? 0 : acting_.ms * std::exp(uniform(-2, 1));
+      if (acting_.host_ms > 0 && any(2) == 0) {
+        candidate.each_ms += acting_.host_ms * std::exp(uniform(-3, 0));
+      }
       candidate.moved = std::clamp(candidate.moved, 0.5, 2.0) * std::exp(uniform(-0.2, 0.2));
       if (any(3) == 0) candidate.moved = kMovedFreely;
     } else if (kind == 12) {
@@ -261,7 +291,7 @@ class MixedSearch {
 
   const Trace& trace_;
   const SearchOptions& options_;
-  const double acting_ms_;  ///< what an action of the plan counts
+  const Acting acting_;
   const StepModel model_;
   const Derivations derivations_;
   Trial trial_;
@@ -275,18 +305,23 @@ class MixedSearch {
   Plan best_plan_;
 };
 
-/// What it counts that a plan copies a block, or computes one again, beside the time that it takes
-/// on the device. It takes 25 to 57 us of the host (lab/results/recompute.md), which is nothing
-/// while the host is ahead of the device, as it is if operators are long.
-double acting_ms(const Trace& trace) {
-  constexpr double kMost = 0.003;
-  constexpr double kLeast = 0.0003;
-  constexpr double kShort = 0.043;  // in milliseconds: what the host takes for an operator
-  constexpr double kLong = 0.086;
-  double sum = 0;
-  for (const TraceOperator& op : trace.operators) sum += op.ms;
-  const double each = sum / std::max<double>(1, static_cast<double>(trace.operators.size()));
-  return std::clamp(kMost * (kLong - each) / (kLong - kShort), kLeast, kMost);
+/// Where the host is what a step waits for, one action less is all that most changes of a plan are
+/// worth, and a search among such changes ends anywhere. So what is good on the device alone is
+/// looked for first, and the search goes on from there.
+Plan search_plan(const Trace& trace, Bytes budget, const LinkModel& link,
+                 const SearchOptions& options, const Acting& acting) {
+  if (acting.host_ms <= 0 || options.start != nullptr) {
+    return MixedSearch(trace, budget, link, options, acting).run();
+  }
+  Trace on_device = trace;
+  for (TraceOperator& op : on_device.operators) op.host_ms = 0;
+  SearchOptions half = options;
+  half.seconds /= 2;
+  if (half.rounds > 0) half.rounds = (half.rounds + 1) / 2;
+  const Acting alone{.ms = acting.ms};
+  const Plan start = MixedSearch(on_device, budget, link, half, alone).run();
+  half.start = &start;
+  return MixedSearch(trace, budget, link, half, acting).run();
 }
 
 }  // namespace
@@ -294,7 +329,7 @@ double acting_ms(const Trace& trace) {
 PlannedStep make_mixed_plan(const Trace& trace, Bytes budget, const LinkModel& link,
                             const SearchOptions& options) {
   const Coarse coarse(trace);
-  const double acting = acting_ms(trace);
+  const Acting acting = acting_on(trace, link);
   SearchOptions inner = options;
   Plan start;
   if (options.start != nullptr) {
@@ -303,11 +338,11 @@ PlannedStep make_mixed_plan(const Trace& trace, Bytes budget, const LinkModel& l
   }
   PlannedStep result;
   try {
-    result.plan = coarse.refine(MixedSearch(coarse.trace, budget, link, inner, acting).run());
+    result.plan = coarse.refine(search_plan(coarse.trace, budget, link, inner, acting));
   } catch (const OutOfMemory&) {
     // Thrown once more, with the step's own operator.
     EvictionSet(StepModel(trace), budget).check(trace);
-    result.plan = MixedSearch(trace, budget, link, options, acting).run();
+    result.plan = search_plan(trace, budget, link, options, acting);
   }
   result.predicted = time_plan(trace, result.plan, link);
   return result;

@@ -28,7 +28,7 @@ Trial::Trial(const Trace& trace, const StepModel& model, const Derivations& deri
       derivations_(derivations),
       link_(link),
       budget_(budget),
-      unrolled_(trace, model, derivations),
+      unrolled_(trace, model, derivations, link.host),
       again_ms_(model.gaps.size(), kNever),
       seen_(trace.blocks.size()) {
   const double copying = 1 / link_.out_bytes_per_ms + 1 / link_.in_bytes_per_ms;

@@ -11,8 +11,10 @@ int model_index(int at) { return at + 1; }
 
 }  // namespace
 
-Unrolled::Unrolled(const Trace& trace, const StepModel& model, const Derivations& derivations)
-    : trace_(trace),
+Unrolled::Unrolled(const Trace& trace, const StepModel& model, const Derivations& derivations,
+                   const HostCosts& host)
+    : host_(trace.host_ms() > 0 ? host : HostCosts{}),
+      trace_(trace),
       model_(model),
       derivations_(derivations),
       gap_derivations_(model.gaps.size()),
@@ -122,6 +124,8 @@ void Unrolled::want(TraceBlockId own, int moment) {
   for (const TraceBlockId input : derivation.inputs) use(input, op.reads);
   op.allocs.push_back(new_block(own, trace_.blocks[own].movable && !stay.dead));
   op.ms = derivation.ms;
+  op.host_ms = host_.remake_ms;
+  op.host_waits = false;
   op.workspace = derivation.beside;
   recomputed_ms_ += derivation.ms;
   if (!stay.dead) absences_[stay.absence].to = static_cast<int>(size_) - 1;
@@ -141,6 +145,7 @@ void Unrolled::drop(TraceBlockId own) {
   const auto last = static_cast<std::size_t>(stay.last);
   out_.operators[last].frees.push_back(static_cast<TraceBlockId>(stay.now));
   items_[last].drops.push_back(own);
+  out_.operators[last].host_ms += host_.leave_ms;
   stay.now = kNone;
   if (stay.dead) return;
   stay.absence = absences_.size();
@@ -154,6 +159,8 @@ void Unrolled::run(int moment) {
   for (const TraceBlockId id : own.writes) want(id, moment);
   TraceOperator& op = append(moment, kNone);
   op.ms = own.ms;
+  op.host_ms = own.host_ms;
+  op.host_waits = own.host_waits;
   op.workspace = own.workspace;
   for (const TraceBlockId id : own.reads) use(id, op.reads);
   for (const TraceBlockId id : own.writes) use(id, op.writes);

@@ -6,6 +6,7 @@
 
 #include "plan/recompute/derivations.h"
 #include "plan/swap/gaps.h"
+#include "plan/timing/link.h"
 
 namespace lms {
 
@@ -25,8 +26,9 @@ struct Drops {
 /// as well can so be planned as if nothing were computed again.
 class Unrolled {
  public:
-  /// The three must outlive it.
-  Unrolled(const Trace& trace, const StepModel& model, const Derivations& derivations);
+  /// The first three must outlive it.
+  Unrolled(const Trace& trace, const StepModel& model, const Derivations& derivations,
+           const HostCosts& host = {});
 
   /// Gaps that may be dropped, by StepModel's index.
   [[nodiscard]] bool can_drop(int gap) const {
@@ -96,6 +98,7 @@ class Unrolled {
   [[nodiscard]] bool holds(TraceBlockId own, int moment) const;
   void finish();
 
+  const HostCosts host_;
   const Trace& trace_;
   const StepModel& model_;
   const Derivations& derivations_;

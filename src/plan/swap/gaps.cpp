@@ -155,6 +155,7 @@ StepModel::StepModel(const Trace& trace)
     add(made, op.workspace, gone, op.ms);
   }
   add(0, 0, 0, 0);
+  if (trace.host_ms() > 0) add_host(trace);
   Finder(trace, *this).run();
   taken.front() = born.front();
   Bytes alive = -born.front();
@@ -167,6 +168,18 @@ StepModel::StepModel(const Trace& trace)
     sum += ms[op];
   }
   begins.push_back(sum);
+}
+
+void StepModel::add_host(const Trace& trace) {
+  host_ms.push_back(0);
+  host_waits.push_back(0);
+  for (const TraceOperator& op : trace.operators) {
+    host_ms.push_back(op.host_ms);
+    host_waits.push_back(op.host_waits ? 1 : 0);
+    waits = waits || op.host_waits;
+  }
+  host_ms.push_back(0);
+  host_waits.push_back(0);
 }
 
 void StepModel::add(std::vector<Bytes>& sums, const Gap& gap, Bytes bytes) const {

@@ -40,7 +40,10 @@ struct StepModel {
   std::vector<Bytes> born;    ///< of which results
   std::vector<Bytes> freed;   ///< after each operator
   std::vector<double> ms;
-  std::vector<double> begins;  ///< sum of ms before each operator; [operators]: all
+  std::vector<double> host_ms;   ///< TraceOperator::host_ms; empty: not known
+  std::vector<char> host_waits;  ///< likewise
+  bool waits = false;            ///< any of them
+  std::vector<double> begins;    ///< sum of ms before each operator; [operators]: all
 
   /// Bytes alive while the operator runs if nothing leaves.
   [[nodiscard]] Bytes during(int op) const {
@@ -48,6 +51,9 @@ struct StepModel {
   }
   /// Adds `bytes` to sums[p] for every operator p of the gap.
   void add(std::vector<Bytes>& sums, const Gap& gap, Bytes bytes) const;
+
+ private:
+  void add_host(const Trace& trace);
 };
 
 }  // namespace lms

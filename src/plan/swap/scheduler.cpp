@@ -21,9 +21,18 @@ Scheduler::Scheduler(const StepModel& model, const LinkModel& link, Bytes budget
       in_rate_(link.in_bytes_per_ms),
       latency_(link.latency_ms),
       out_rate_(link.out_bytes_per_ms),
+      host_(link.host),
       clock_(link),
       places_(model.gaps.size()) {
   const int n = operators_;
+  if (!model.host_ms.empty() && !model.waits) {
+    const double all = std::accumulate(model.host_ms.begin(), model.host_ms.end(), 0.0);
+    // Where it takes nearly as long as the device, it is hardly ahead of it.
+    constexpr double kAhead = 0.8;
+    const double part = all / std::max(model.begins.back(), 1e-9);
+    lead_ms_ =
+        host_lead(all, model.host_ms.size()) * std::clamp((1 - part) / (1 - kAhead), 0.0, 1.0);
+  }
   const auto rotated = [&](int op) { return ((op - cut) % n + n) % n; };
   for (int g = 0; g < static_cast<int>(model.gaps.size()); ++g) {
     const Gap& gap = this->gap(g);
@@ -56,7 +65,7 @@ Scheduler::Scheduler(const StepModel& model, const LinkModel& link, Bytes budget
 }
 
 void Scheduler::prepare(const EvictionSet& evictions) {
-  clock_.reset();
+  clock_.reset(lead_ms_);
   leavers_.clear();
   needers_.clear();
   for (const int g : by_begin_) {
@@ -124,7 +133,8 @@ double Scheduler::run(const EvictionSet& evictions, const Tactics& tactics) {
     }
   }
   finish();
-  return clock_.now();
+  // In the long run the host's lead is no help.
+  return std::max(clock_.now(), clock_.issued());
 }
 
 void Scheduler::run_operator() {
@@ -151,7 +161,9 @@ void Scheduler::run_operator() {
   }
   feed_out(ms);
   feed_in(ms);
+  if (!model_.host_ms.empty()) clock_.issue(model_.host_ms[op]);
   clock_.compute(ms);
+  if (!model_.host_waits.empty() && model_.host_waits[op] != 0) clock_.host_waits();
   device_ += model_.born[op] - model_.freed[op];
 }
 
@@ -321,6 +333,7 @@ void Scheduler::tell(Action action, int g) {
 
 void Scheduler::start_out(int g) {
   Copy& copy = copy_of(g);
+  issue(host_.copy_ms);
   copy.ticket = clock_.start_out(gap(g).bytes);
   copy.event = static_cast<std::int32_t>(events_.size());
   started_.push_back(place(g).copy);
@@ -329,6 +342,7 @@ void Scheduler::start_out(int g) {
 
 void Scheduler::start_in(int g) {
   tell(Action::kStartIn, g);
+  issue(host_.copy_ms);
   tickets_[static_cast<std::size_t>(g)] = clock_.start_in(gap(g).bytes);
   device_ += gap(g).bytes;
   state(g) = State::kArriving;
@@ -349,6 +363,7 @@ void Scheduler::leave(int g) {
     std::erase(started_, place(g).copy);
   }
   copy.valid = true;
+  issue(host_.leave_ms);
   tell(Action::kFinishOut, g);
   device_ -= gap(g).bytes;
   state(g) = State::kAway;

@@ -70,6 +70,10 @@ class Scheduler {
   [[nodiscard]] State& state(int g) { return states_[static_cast<std::size_t>(g)]; }
   [[nodiscard]] int until(int g) { return place(g).begin + gap(g).end - gap(g).begin; }
 
+  /// The host takes so long before what comes next.
+  void issue(double ms) {
+    if (!model_.host_ms.empty()) clock_.issue(ms);
+  }
   void prepare(const EvictionSet& evictions);
   void plan_arrivals();
   void run_operator();
@@ -101,6 +105,8 @@ class Scheduler {
   double in_rate_;
   double latency_;
   double out_rate_;
+  HostCosts host_;
+  double lead_ms_ = 0;  ///< by which the host is ahead at the cut
   StepClock clock_;
   std::vector<Place> places_;
   std::vector<int> by_begin_;   ///< all gaps

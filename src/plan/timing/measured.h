@@ -15,6 +15,10 @@ struct MeasuredOperator {
   double end_ms = 0;
   Bytes device = -1;     ///< most bytes on the device while it ran; -1: not measured
   double waited_ms = 0;  ///< for copies, before begin_ms
+  /// How many operators the device had been given and not done when the host came to this one, and
+  /// when it had been queued, itself not counted; -1: not measured.
+  int behind = -1;
+  int behind_after = -1;
 };
 
 /// A step that was carried out, to be shown beside its prediction.

@@ -18,13 +18,16 @@ StepClock::StepClock(const LinkModel& link) : latency_ms_(link.latency_ms) {
   in_.tax = link.in_tax_ms_per_byte;
 }
 
-void StepClock::reset() {
+void StepClock::reset(double lead_ms) {
   for (Lane* lane : {&out_, &in_}) {
     lane->jobs.clear();
     lane->done = 0;
     lane->latency = lane->bytes = lane->busy = lane->queued = lane->rate = 0;
   }
-  now_ = tax_ = waited_ = 0;
+  now_ = tax_ = waited_ = late_ = issued_ = 0;
+  host_ = -lead_ms;
+  begins_.clear();
+  next_ = 0;
 }
 
 void StepClock::begin_next(Lane& lane) const {
@@ -102,6 +105,27 @@ void StepClock::compute(double ms) {
   }
 }
 
+void StepClock::issue(double ms) {
+  if (begins_.size() < kMostAhead) {
+    begins_.push_back(0);
+  } else {
+    host_ = std::max(host_, begins_[next_]);
+  }
+  host_ += ms;
+  issued_ += ms;
+  while (now_ < host_) {
+    const double out_end = to_phase_end(out_);
+    const double in_end = to_phase_end(in_);
+    const double left = host_ - now_;
+    const double step = std::min({left, out_end, in_end});
+    pass(step, out_end, in_end);
+    late_ += step;
+    if (step == left) now_ = host_;  // whatever rounding says
+  }
+  begins_[next_] = now_;
+  next_ = (next_ + 1) % kMostAhead;
+}
+
 void StepClock::wait(Lane& lane, std::uint32_t ticket) {
   while (lane.done <= ticket) {
     const double out_end = to_phase_end(out_);
@@ -110,6 +134,11 @@ void StepClock::wait(Lane& lane, std::uint32_t ticket) {
     pass(step, out_end, in_end);
     waited_ += step;
   }
+}
+
+double host_lead(double host_ms, std::size_t operators) {
+  const double each = host_ms / std::max<double>(1, static_cast<double>(operators));
+  return each * static_cast<double>(std::min(operators, StepClock::kMostAhead));
 }
 
 double StepClock::backlog(const Lane& lane, const Lane& other) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -13,10 +14,14 @@ namespace lms {
 /// first steps nothing is allocated. Not thread-safe.
 class StepClock {
  public:
+  /// What the host may have queued and the device not begun. A queue of CUDA's holds 1024 kernels,
+  /// copies and events; an operator is two to three of them.
+  static constexpr std::size_t kMostAhead = 400;
+
   explicit StepClock(const LinkModel& link);
 
-  /// Everything idle at time 0, all tickets void.
-  void reset();
+  /// Everything idle at time 0, all tickets void; the host is ahead by `lead_ms`.
+  void reset(double lead_ms = 0);
 
   /// Queues a copy that starts now at the earliest; its ticket.
   std::uint32_t start_out(Bytes bytes) { return start(out_, bytes); }
@@ -28,12 +33,22 @@ class StepClock {
   void wait_out(std::uint32_t ticket) { wait(out_, ticket); }
   void wait_in(std::uint32_t ticket) { wait(in_, ticket); }
 
+  /// The host takes so long for what it queues next; what the compute stream does then comes after
+  /// that. It cannot be further ahead than kMostAhead such calls.
+  void issue(double ms);
+  /// The host waits until the compute stream has done what it has so far.
+  void host_waits() { host_ = std::max(host_, now_); }
+
   [[nodiscard]] bool out_done(std::uint32_t ticket) const { return out_.done > ticket; }
   [[nodiscard]] bool in_done(std::uint32_t ticket) const { return in_.done > ticket; }
 
   [[nodiscard]] double now() const { return now_; }
   [[nodiscard]] double tax() const { return tax_; }
   [[nodiscard]] double waited() const { return waited_; }
+  /// For how long the compute stream has stood still because the host was not ready.
+  [[nodiscard]] double late() const { return late_; }
+  /// Sum over the calls of issue().
+  [[nodiscard]] double issued() const { return issued_; }
   [[nodiscard]] double out_busy() const { return out_.busy; }
   [[nodiscard]] double in_busy() const { return in_.busy; }
   /// Time until all that is queued has ended, if the other lane stays as it is.
@@ -85,6 +100,15 @@ class StepClock {
   double now_ = 0;
   double tax_ = 0;
   double waited_ = 0;
+  double host_ = 0;  ///< how far the host has got
+  double late_ = 0;
+  double issued_ = 0;
+  std::vector<double> begins_;  ///< a ring: when the compute stream came to the last issues
+  std::size_t next_ = 0;
 };
+
+/// How far the host is ahead of a device that has more to do than it, once both have gone on for
+/// long: what it takes for as many operators as can be queued.
+double host_lead(double host_ms, std::size_t operators);
 
 }  // namespace lms

@@ -28,21 +28,33 @@ struct BlockState {
 class PlanTimer::Run {
  public:
   Run(const Trace& trace, const LinkModel& link)
-      : trace_(trace), clock_(link), blocks_(trace.blocks.size()) {
+      : trace_(trace), host_(link.host), clock_(link), blocks_(trace.blocks.size()) {
     for (const TraceOperator& op : trace.operators) {
       Bytes born = op.workspace;
       for (const TraceBlockId id : op.allocs) born += trace.blocks[id].bytes;
       taken_.push_back(born);
+      waits_ = waits_ || op.host_waits;
       Bytes freed = op.workspace;
       for (const TraceBlockId id : op.frees) freed += trace.blocks[id].bytes;
       given_.push_back(freed);
     }
+    on_host_ = trace.host_ms() > 0;
+    if (on_host_ && !waits_) lead_ms_ = host_lead(trace.host_ms(), trace.operators.size());
   }
 
   const PlanTiming& time(const Plan& plan, bool with_timeline) {
     plan_ = &plan;
     timeline_ = with_timeline;
-    clock_.reset();
+    run_until_steady(lead_ms_);
+    // A host that takes longer than the device is never ahead.
+    if (lead_ms_ > 0 && timing_.host_ms > timing_.step_ms) run_until_steady(0);
+    if (timeline_) show_copies();
+    return timing_;
+  }
+
+ private:
+  void run_until_steady(double lead_ms) {
+    clock_.reset(lead_ms);
     begin_first_step();
     bool began_idle = true;
     double last_ms = -1;
@@ -55,22 +67,20 @@ class PlanTimer::Run {
       const double allowed = kSame * timing_.step_ms;
       const bool repeats = std::abs(timing_.step_ms - last_ms) <= allowed &&
                            std::abs(timing_.in_busy_ms - last_busy_ms) <= allowed;
-      if (same && ((began_idle && idle) || repeats)) break;
+      if (same && ((began_idle && idle && !on_host_) || repeats)) break;
       std::swap(start_, next_);
       began_idle = idle;
       last_ms = timing_.step_ms;
       last_busy_ms = timing_.in_busy_ms;
     }
-    if (timeline_) show_copies();
-    return timing_;
   }
 
- private:
   struct Mark {
-    double now, tax, waited, out_busy, in_busy;
+    double now, tax, waited, out_busy, in_busy, late, issued;
   };
   [[nodiscard]] Mark mark() const {
-    return {clock_.now(), clock_.tax(), clock_.waited(), clock_.out_busy(), clock_.in_busy()};
+    return {clock_.now(),     clock_.tax(),  clock_.waited(), clock_.out_busy(),
+            clock_.in_busy(), clock_.late(), clock_.issued()};
   }
 
   void begin_first_step() {
@@ -125,6 +135,8 @@ class PlanTimer::Run {
     timing_.step_ms = end.now - begin.now;
     timing_.tax_ms = end.tax - begin.tax;
     timing_.waited_ms = end.waited - begin.waited;
+    timing_.late_ms = end.late - begin.late;
+    timing_.host_ms = end.issued - begin.issued;
     timing_.out_busy_ms = end.out_busy - begin.out_busy;
     timing_.in_busy_ms = end.in_busy - begin.in_busy;
   }
@@ -133,6 +145,13 @@ class PlanTimer::Run {
   void settle() {
     clock_.compute(pending_ms_);
     pending_ms_ = 0;
+  }
+
+  /// The host takes so long before what comes next.
+  void issue(double ms) {
+    if (!on_host_) return;
+    settle();
+    clock_.issue(ms);
   }
 
   void measure(Bytes bytes) { timing_.peak = std::max(timing_.peak, bytes); }
@@ -151,12 +170,14 @@ class PlanTimer::Run {
         return;
       case Action::kStartOut:
         if (block.clean) return;
+        issue(host_.copy_ms);
         settle();
         block.out = clock_.start_out(bytes);
         timing_.bytes_out += bytes;
         if (timeline_) started_out_.emplace_back(block.out, directive.block);
         return;
       case Action::kFinishOut:
+        issue(host_.leave_ms);
         await_in(block);
         if (block.out != kNone) {
           settle();
@@ -166,6 +187,7 @@ class PlanTimer::Run {
         device_ -= bytes;
         return;
       case Action::kStartIn:
+        issue(host_.copy_ms);
         settle();
         block.in = clock_.start_in(bytes);
         timing_.bytes_in += bytes;
@@ -175,6 +197,7 @@ class PlanTimer::Run {
         measure(device_);
         return;
       case Action::kDrop:
+        issue(host_.leave_ms);
         await_in(block);
         block.clean = false;
         block.absent = true;
@@ -187,6 +210,7 @@ class PlanTimer::Run {
   }
 
   void rematerialise(TraceBlockId id) {
+    issue(host_.remake_ms);
     blocks_[id].absent = false;
     device_ += trace_.blocks[id].bytes;
     timing_.bytes_recomputed += trace_.blocks[id].bytes;
@@ -210,6 +234,7 @@ class PlanTimer::Run {
   }
 
   void operate(const TraceOperator& op, double waited) {
+    issue(op.host_ms);
     for (const TraceBlockId id : op.reads) await_in(blocks_[id]);
     for (const TraceBlockId id : op.writes) {
       await_in(blocks_[id]);
@@ -225,6 +250,10 @@ class PlanTimer::Run {
       settle();
       timing_.operators.push_back(
           {began - begin_ms_, clock_.now() - begin_ms_, clock_.waited() - waited, device_});
+    }
+    if (op.host_waits && on_host_) {
+      settle();
+      clock_.host_waits();
     }
     device_ -= given_[now_];
     for (const TraceBlockId id : op.frees) {
@@ -247,6 +276,10 @@ class PlanTimer::Run {
   }
 
   const Trace& trace_;
+  const HostCosts host_;
+  bool on_host_ = false;  ///< it is known what the host takes
+  bool waits_ = false;    ///< and it waits for the device in the step
+  double lead_ms_ = 0;    ///< by which the host is ahead when the first step begins
   StepClock clock_;
   const Plan* plan_ = nullptr;
   bool timeline_ = false;

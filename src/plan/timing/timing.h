@@ -31,8 +31,10 @@ struct PlanTiming {
   double compute_ms = 0;  ///< sum of the operators and recomputations, without copy tax
   double tax_ms = 0;      ///< what copies took from the computation
   double waited_ms = 0;   ///< computation standing still for copies
+  double late_ms = 0;     ///< computation standing still for the host
   double out_busy_ms = 0;
   double in_busy_ms = 0;
+  double host_ms = 0;  ///< what the host takes, what the plan does included; 0: not known
   double recomputed_ms = 0;
   Bytes bytes_out = 0;
   Bytes bytes_in = 0;
@@ -58,6 +60,9 @@ struct PlanTiming {
 /// - the memory of a block that dies or is dropped is not free before a copy in has ended;
 /// - a copy that runs beside computation slows it by the copy tax;
 /// - the latency of a copy passes before its first byte, and leaves the other lane its full rate.
+/// - if it is known what the host takes (TraceOperator::host_ms), it queues operators, copies and
+///   recomputations one after the other, at those times and link.host's, and the device comes to
+///   nothing before it has been queued.
 /// The plan must satisfy verify_plan. Cost: linear in operators, uses and directives, times the
 /// steps until the steady state is met (1 if no copy lasts over the step's end).
 PlanTiming time_plan(const Trace& trace, const Plan& plan, const LinkModel& link,

@@ -1,0 +1,97 @@
+#include "plan/timing/host_times.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+namespace lms {
+namespace {
+
+/// With fewer operators than this between host and device, the host does not stand still because
+/// no more can be queued (StepClock::kMostAhead, less what timing itself queues).
+constexpr int kNear = 150;
+/// With so many, the device has something to do for a while: if it has done all of it by the next
+/// look, the host has waited.
+constexpr int kFar = 8;
+/// Of all operators, the host must have been near the device at so many.
+constexpr std::size_t kLeastPart = 10;
+constexpr std::size_t kLeast = 16;
+/// What is done more seldom than this is not believed.
+constexpr int kOften = 4;
+/// Guesses, in parts of what an operator takes.
+constexpr double kCopy = 0.5;
+constexpr double kLeave = 0.2;
+constexpr double kRemake = 1.0;
+
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+void forget(Trace& trace) {
+  for (TraceOperator& op : trace.operators) {
+    op.host_ms = 0;
+    op.host_waits = false;
+  }
+}
+
+/// Where the host waits, and at which operators that is part of its time.
+std::vector<char> find_waits(Trace& trace, std::span<const MeasuredOperator> device) {
+  const std::size_t size = device.size();
+  std::vector<char> waited(size, 0);
+  for (std::size_t at = 0; at < size; ++at) {
+    const MeasuredOperator& now = device[at];
+    const std::size_t next = (at + 1) % size;
+    const bool inside = now.behind >= kFar && now.behind_after == 0;
+    const bool after = now.behind_after >= kFar && device[next].behind == 0;
+    trace.operators[at].host_waits = inside || after;
+    if (inside) waited[at] = 1;
+    if (after) waited[next] = 1;
+  }
+  return waited;
+}
+
+double each(const HostTimes::Sum& sum, double otherwise) {
+  return sum.count >= kOften ? sum.ms / sum.count : otherwise;
+}
+
+}  // namespace
+
+HostCosts set_host_times(Trace& trace, const HostTimes& host,
+                         std::span<const MeasuredOperator> device) {
+  const std::size_t size = trace.operators.size();
+  forget(trace);
+  if (size == 0 || host.operators_ms.size() != size || device.size() != size) return {};
+  const std::vector<char> waited = find_waits(trace, device);
+  const auto believed = [&](std::size_t at) {
+    return device[at].behind >= 0 && device[at].behind < kNear && waited[at] == 0;
+  };
+  std::vector<double> all;
+  std::unordered_map<std::string_view, std::vector<double>> by_name;
+  for (std::size_t at = 0; at < size; ++at) {
+    if (!believed(at)) continue;
+    all.push_back(host.operators_ms[at]);
+    by_name[trace.operators[at].name].push_back(host.operators_ms[at]);
+  }
+  if (all.size() < std::max(kLeast, size / kLeastPart)) {
+    forget(trace);
+    return {};
+  }
+  const double typical = median(all);
+  std::unordered_map<std::string_view, double> known;
+  for (auto& [name, values] : by_name) known[name] = median(values);
+  for (std::size_t at = 0; at < size; ++at) {
+    TraceOperator& op = trace.operators[at];
+    const auto alike = known.find(op.name);
+    op.host_ms =
+        believed(at) ? host.operators_ms[at] : (alike == known.end() ? typical : alike->second);
+    op.host_ms = std::max(op.host_ms, 0.0);
+  }
+  const double mean = trace.host_ms() / static_cast<double>(size);
+  return {.copy_ms = each(host.copies, kCopy * mean),
+          .leave_ms = each(host.leaves, kLeave * mean),
+          .remake_ms = each(host.remakes, kRemake * mean)};
+}
+
+}  // namespace lms

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "plan/timing/measured.h"
+#include "trace/trace.h"
+
+namespace lms {
+
+/// What the host took in a step that was timed.
+struct HostTimes {
+  /// By operator, from when the one before had been queued until it had been; what the plan did
+  /// meanwhile and what timing costs are no part of it.
+  std::vector<double> operators_ms;
+  /// What the plan did, in sum, and how often.
+  struct Sum {
+    double ms = 0;
+    int count = 0;
+  };
+  Sum copies;
+  Sum leaves;
+  Sum remakes;
+};
+
+/// Puts what the host takes, and where it waits for the device, into the operators of a trace; the
+/// costs of what plans do. While the device is far behind, the host may stand still because no more
+/// can be queued: what it seems to take then is not believed, and what it takes elsewhere for
+/// operators of that name counts, or for most operators. If it is hardly ever near, nothing is
+/// known (TraceOperator::host_ms is 0), and nothing need be.
+HostCosts set_host_times(Trace& trace, const HostTimes& host,
+                         std::span<const MeasuredOperator> device);
+
+}  // namespace lms
