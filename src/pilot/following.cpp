@@ -1,4 +1,4 @@
-// What a plan has before an operator, carried out.
+// What a plan has before an operator, or what is foretold without one, carried out.
 
 #include <algorithm>
 #include <string>
@@ -121,45 +121,95 @@ void Pilot::collect_strays(std::vector<Order>& orders) {
   orders.insert(orders.end(), returning.begin(), returning.end());
 }
 
-void Pilot::carry_out(const std::vector<Order>& orders) {
+void Pilot::carry_out(const std::vector<Order>& orders, HostTimes* host) {
   const ShownStage shown(device_, PilotDevice::Stage::kOrders);
   EngineLock lock = engine_.lock();
   for (const Order& order : orders) {
+    const auto begun = host != nullptr ? HostClock::Clock::now() : HostClock::Clock::time_point();
     if (order.block == nullptr) {
       lock.unlock();
       carry_out_on_ghost(order);
       lock.lock();
-      continue;
-    }
-    // Everything may have changed while the lock was let go.
-    if (!engine_.knows(lock, order.block, order.uid)) continue;
-    try {
-      switch (order.task) {
-        case Task::kClean:
-          (void)engine_.clean(lock, *order.block);
-          break;
-        case Task::kEvict:
-          (void)engine_.evict(lock, *order.block);
-          break;
-        case Task::kFetch:
-          (void)engine_.fetch(lock, *order.block);
-          break;
-        case Task::kSettle:
-          if (!device_.at_home(*order.block)) (void)engine_.evict(lock, *order.block);
-          break;
-        case Task::kRelocate:
-          (void)engine_.relocate(lock, *order.block);
-          break;
-        case Task::kDrop:
-          drop_or_evict(lock, order);
-          break;
-        case Task::kRemake:
-          remake(lock, order);
-          break;
+    } else if (engine_.knows(lock, order.block, order.uid)) {
+      // Otherwise everything has changed while the lock was let go.
+      try {
+        carry_out(lock, order);
+      } catch (const TierFull&) {
+        // Whoever needs the memory hears of it.
       }
-    } catch (const TierFull&) {
-      // Whoever needs the memory hears of it.
     }
+    if (host == nullptr) continue;
+    HostTimes::Sum& sum = sum_of(order.task, *host);
+    sum.ms += HostClock::since(begun);
+    ++sum.count;
+  }
+}
+
+HostTimes::Sum& Pilot::sum_of(Task task, HostTimes& host) {
+  switch (task) {
+    case Task::kClean:
+    case Task::kFetch:
+    case Task::kRelocate:
+      return host.copies;
+    case Task::kRemake:
+      return host.remakes;
+    case Task::kEvict:
+    case Task::kSettle:
+    case Task::kDrop:
+      break;
+  }
+  return host.leaves;
+}
+
+void Pilot::carry_out(EngineLock& lock, const Order& order) {
+  switch (order.task) {
+    case Task::kClean:
+      (void)engine_.clean(lock, *order.block);
+      break;
+    case Task::kEvict:
+      (void)engine_.evict(lock, *order.block);
+      break;
+    case Task::kFetch:
+      (void)engine_.fetch(lock, *order.block);
+      break;
+    case Task::kSettle:
+      if (!device_.at_home(*order.block)) (void)engine_.evict(lock, *order.block);
+      break;
+    case Task::kRelocate:
+      (void)engine_.relocate(lock, *order.block);
+      break;
+    case Task::kDrop:
+      drop_or_evict(lock, order);
+      break;
+    case Task::kRemake:
+      remake(lock, order);
+      break;
+  }
+}
+
+void Pilot::find_wanted(std::vector<Ahead::Wanted>& wanted) {
+  wanted.clear();
+  outlook_.collect(wanted);
+  for (Ahead::Wanted& one : wanted) {
+    const auto known = blocks_.find(one.uid);
+    one.block = known == blocks_.end() ? nullptr : known->second;
+  }
+}
+
+void Pilot::look_ahead(bool look, bool foresees, const std::vector<Ahead::Wanted>& wanted) {
+  EngineLock lock = engine_.lock();
+  if (look) {
+    const Guard guard(mutex_);
+    outlook_.look(engine_.stats(lock), engine_.options(lock).limit);
+  }
+  if (!foresees) return;
+  try {
+    const auto make_room = [this](EngineLock& held, Bytes bytes, const auto& spare) {
+      return device_.make_room_ahead(held, engine_, bytes, spare);
+    };
+    outlook_.ahead().act(lock, outlook_.now(), wanted, engine_.options(lock).limit, make_room);
+  } catch (const TierFull&) {
+    // Whoever needs the memory hears of it.
   }
 }
 

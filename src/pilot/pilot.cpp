@@ -5,30 +5,8 @@
 namespace lms {
 namespace {
 
-/// So many operators in a row, alike in all that can be seen, tell that a known step has begun.
-constexpr std::size_t kTellTale = 12;
-/// Steps under a new plan before its times are taken.
-constexpr int kSettled = 3;
 /// Sizes are told apart in units of this.
 constexpr Bytes kRounding = 512;
-/// Operators after which a loop that is no step is looked at again.
-constexpr std::uint64_t kPause = 64;
-/// Loops of more shapes than this stay reactive in those that came last.
-constexpr std::size_t kMostScripts = 32;
-
-/// Most bytes that are alive at once in a step, without what it never uses.
-Bytes bytes_needed(const StepShape& shape) {
-  std::vector<bool> used(shape.trace.blocks.size());
-  for (const auto& op : shape.operators) {
-    for (const auto& touch : op.touches) used[static_cast<std::size_t>(touch.block)] = true;
-  }
-  Bytes idle = 0;
-  for (std::size_t id = 0; id < used.size(); ++id) {
-    const TraceBlock& block = shape.trace.blocks[id];
-    if (!block.born_in_step && !used[id]) idle += block.bytes;
-  }
-  return std::ranges::max(shape.trace.live_bytes()) - idle;
-}
 
 }  // namespace
 
@@ -39,11 +17,17 @@ Pilot::~Pilot() {
 }
 
 void Pilot::start(const Options& options) {
+  stop();
+  {
+    EngineLock lock = engine_.lock();
+    outlook_.clear_moves(lock);
+  }
   Lock lock(mutex_);
   stop_locked(lock);
   options_ = options;
   mode_ = Mode::kLearning;
   log_.clear();
+  outlook_.clear();
   scripts_.clear();
   script_.reset();
   walk_.reset();
@@ -53,7 +37,11 @@ void Pilot::start(const Options& options) {
   remaking_.clear();
   end_due_ = false;
   followed_ = 0;
-  look_again_ = operators_ = joined_ = diverged_ = 0;
+  look_again_ = operators_ = joined_ = diverged_ = planned_at_ = 0;
+  segment_.reset();
+  occurrences_.clear();
+  difference_.clear();
+  complained_ = false;
   stats_ = {};
   said_ = 0;
   below_ = TierBelow::kRoomy;
@@ -67,6 +55,7 @@ void Pilot::stop() {
 
 void Pilot::go_on() {
   const Lock lock(mutex_);
+  walk_.reset();
   learn_now();
   if (options_.enabled) power_ = State::kAwake;
 }
@@ -116,6 +105,9 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
   bool timed = false;
   Recording recording = Recording::kNo;
   bool ghosts_due = false;
+  bool foresees = false;
+  bool look = false;
+  static thread_local std::vector<Ahead::Wanted> wanted;
   std::shared_ptr<const Script> followed;  // the orders refer to it
   {
     const Guard guard(mutex_);
@@ -136,6 +128,11 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
       collect_turns(walk_->position(), orders);
       if (script_->records(walk_->position())) recording = Recording::kForPlan;
       followed = script_;
+      outlook_.rest();
+    } else {
+      look = outlook_.begin_operator(key);
+      foresees = outlook_.trusted() && device_.copies_beside();
+      if (foresees) find_wanted(wanted);
     }
     const TierBelow below = below_.load(std::memory_order_relaxed);
     const bool full =
@@ -148,7 +145,10 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     ghosts_due = std::exchange(ghosts_due_, false);
   }
   if (ghosts_due) device_.drop_ghosts();
-  if (!orders.empty()) carry_out(orders);
+  const auto begun = HostClock::Clock::now();
+  HostTimes host;
+  if (!orders.empty()) carry_out(orders, timed ? &host : nullptr);
+  if (foresees || look) look_ahead(look, foresees, wanted);
   if (timed) {
     // What has been computed again is none of the operator's time.
     const bool computed =
@@ -156,6 +156,8 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     const Guard guard(mutex_);
     if (timing_ && computed) device_.restart_lap();
     if (timing_) device_.begin_lap();
+    host_.add(host);
+    host_.exclude(HostClock::since(begun));
   }
   reused = std::move(orders);
   return recording;
@@ -163,9 +165,12 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
 
 void Pilot::begin_locked() {
   ++operators_;
-  if (walking() && !walk_->begin(now_.key)) differs();
+  if (!walking()) {
+    log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
+    return;
+  }
+  if (!walk_->begin(now_.key)) differs();  // which tells the log, if it is no known step
   if (walking() && !walk_->inside()) (void)walk_->begin(now_.key);
-  if (!walking()) log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
 }
 
 void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
@@ -173,6 +178,16 @@ void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
   const Guard guard(mutex_);
   if (!now_.running) return;
   for (const Use& use : uses) touch_locked(use);
+}
+
+void Pilot::used_below(EngineLock& /*lock*/, std::span<const Use> uses) {
+  if (!awake()) return;
+  const Guard guard(mutex_);
+  for (const Use& use : uses) {
+    if (use.block->uid == 0) continue;
+    blocks_[use.block->uid] = use.block;
+    if (!walking()) log_.may_move(use.block->uid);
+  }
 }
 
 void Pilot::touch_locked(const Use& use) {
@@ -188,6 +203,7 @@ void Pilot::touch_locked(const Use& use) {
     if (walking() && !walk_->touch(block.uid, bytes, use.writes, &block)) learn_now();
   }
   if (!walking()) log_.touch(block.uid, bytes, use.writes);
+  if (mode_ != Mode::kFollowing) outlook_.touch(block, bytes, use.writes);
 }
 
 void Pilot::restart_operator() {
@@ -210,12 +226,13 @@ void Pilot::end_operator() {
     if (!now_.running) return;
     now_.running = false;
     if (walking()) {
-      if (timing_) device_.lap();
+      if (timing_) host_.lap([this] { device_.lap(); });
       if (walk_->end()) job = step_started();
     } else {
       log_.end_operator();
       look_for_known();
       if (!walking()) look_for_new();
+      if (!walking()) complain();
     }
   }
   if (job) launch(job);
@@ -249,11 +266,19 @@ void Pilot::released(BlockUid uid) {
   if (uid == 0 || !awake()) return;
   const Guard guard(mutex_);
   blocks_.erase(uid);
+  outlook_.released(uid);
   if (walking()) {
     walk_->release(uid);
   } else {
     log_.release(uid);
   }
+}
+
+void Pilot::gone(BlockUid uid) {
+  if (uid == 0 || !awake()) return;
+  const Guard guard(mutex_);
+  blocks_.erase(uid);
+  outlook_.released(uid);
 }
 
 Bytes Pilot::home_of(const Block& block) {
@@ -269,205 +294,13 @@ std::vector<std::uint32_t> Pilot::pages_of(Bytes address) {
   return script_->placement.scattered[index];
 }
 
-// Which step it is
-
-void Pilot::shun_if_part() {
-  // A loop that ends after a few rounds, and does so again and again, is part of a longer step
-  // (micro-steps whose gradients accumulate). Time to see the whole of that step twice.
-  constexpr std::uint64_t kFew = 32;
-  constexpr int kAgain = 2;
-  constexpr std::uint64_t kRounds = 3;
-  if (operators_ - joined_ < kFew * script_->size()) {
-    if (++script_->ended_early >= kAgain) {
-      script_->shunned_until = operators_ + kRounds * (operators_ - diverged_);
-    }
-  }
-  diverged_ = operators_;
-}
-
-void Pilot::differs() {
-  ++stats_.divergences;
-  for (const auto& other : scripts_) {
-    if (other == script_) continue;
-    auto changed = walk_->change_to(*other);
-    if (!changed) continue;
-    if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
-    walk_along(other, std::move(*changed));
-    return;
-  }
-  shun_if_part();
-  if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
-    device_.say("this step is another than the one planned: " + walk_->why() +
-                "; going on without a plan until this loop is known");
-  }
-  learn_now();
-}
-
-void Pilot::learn_now() {
-  show_step(false);
-  stop_timing();
-  mode_ = Mode::kLearning;
-  walk_.reset();
-  script_.reset();
-  end_due_ = false;
-  log_.clear();
-  ghosts_due_ = true;
-  if (now_.running) log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
-}
-
-void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk) {
-  show_step(false);
-  stop_timing();
-  // The walk refers to its script.
-  walk_.emplace(std::move(walk));
-  script_ = std::move(script);
-  mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
-  joined_ = operators_;
-  end_due_ = false;
-  followed_ = 0;
-  settle_after_ = 0;
-  ghosts_due_ = true;
-}
-
-void Pilot::show_step(bool runs) {
-  if (std::exchange(shown_, runs) != runs) device_.show(PilotDevice::Stage::kStep, runs);
-}
-
-void Pilot::stop_timing() {
-  if (std::exchange(timing_, false)) device_.drop_laps();
-}
-
-bool Pilot::timing_due() const {
-  if (job_ || script_->hopeless) return false;
-  // Times are taken once to plan, once more where the plan itself has changed them, and of the plan
-  // that is kept, to be shown.
-  const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
-  return mode_ == Mode::kTracking || (settled && !(script_->refined && script_->measured));
-}
-
-std::shared_ptr<Pilot::Job> Pilot::step_started() {
-  show_step(false);
-  if (mode_ == Mode::kFollowing) {
-    ++stats_.steps;
-    ++followed_;
-    end_due_ = true;
-    ghosts_due_ = true;
-  }
-  if (timing_) {
-    timing_ = false;
-    job_ = std::make_shared<Job>();
-    job_->original = script_;
-    // A refined plan stays: it is only to be seen what became of it.
-    if (!script_->refined) job_->made = std::make_shared<Script>(*script_);
-    job_->names = walk_->take_names();
-    job_->options = options_;
-    return job_;
-  }
-  if (job_ && job_->done) take_over();
-  timing_ = timing_due();
-  if (timing_ && mode_ == Mode::kFollowing) walk_->keep_names();
-  return nullptr;
-}
-
-// Learning
-
-bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from) {
-  Walk walk(*script);
-  Bytes ignored = kNoAddress;
-  const auto allocs = [&](const LoggedOperator& op, bool inside) {
-    return std::ranges::all_of(op.changes, [&](const auto& change) {
-      return change.inside != inside || !change.alloc ||
-             walk.alloc(change.block, log_.bytes_of(change.block), &ignored);
-    });
-  };
-  const auto releases = [&](const LoggedOperator& op, bool inside) {
-    for (const auto& change : op.changes) {
-      if (change.inside == inside && !change.alloc) walk.release(change.block);
-    }
-  };
-  if (from > log_.first() && !allocs(log_.at(from - 1), false)) return false;
-  for (std::uint64_t n = from; n < log_.end(); ++n) {
-    const LoggedOperator& op = log_.at(n);
-    if (!walk.begin(op.key) || !allocs(op, true)) return false;
-    for (const auto& touch : op.touches) {
-      if (!walk.touch(touch.block, log_.bytes_of(touch.block), touch.writes, nullptr)) return false;
-    }
-    releases(op, true);
-    (void)walk.end();
-    releases(op, false);
-    // What is allocated between two operators is the later one's.
-    if (!allocs(op, false)) return false;
-  }
-  walk_along(script, std::move(walk));
-  log_.clear();
-  return true;
-}
-
-void Pilot::look_for_known() {
-  for (const auto& script : scripts_) {
-    if (operators_ < script->shunned_until) continue;
-    const std::size_t tell = std::min(kTellTale, script->size());
-    if (log_.end() - log_.first() < tell) continue;
-    const std::uint64_t from = log_.end() - tell;
-    bool alike = true;
-    for (std::size_t i = tell; alike && i-- > 0;) {
-      alike = log_.at(from + i).key == script->shape.operators[i].key;
-    }
-    if (alike && rejoin(script, from)) return;
-  }
-}
-
-void Pilot::look_for_new() {
-  if (operators_ < look_again_ || scripts_.size() >= kMostScripts) return;
-  const auto span = log_.repeated_step();
-  if (!span) return;
-  auto script = std::make_shared<Script>();
-  script->shape = make_shape(log_, *span);
-  if (bytes_needed(script->shape) < options_.limit / 4 * 3) {
-    // A loop inside the step: alone it would fit, and nothing would have to move.
-    look_again_ = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
-    return;
-  }
-  auto replaced = scripts_.end();
-  for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
-    if (!same_step((*known)->shape, script->shape)) continue;
-    if (operators_ < (*known)->shunned_until || rejoin(*known, span->end)) return;
-    // The same on other blocks: of another model, perhaps after the first.
-    if ((*known)->planned && same_blocks((*known)->shape, script->shape)) {
-      auto planned = std::make_shared<Script>(**known);
-      planned->shape.uids = script->shape.uids;
-      planned->shape.turning = script->shape.turning;
-      planned->ended_early = 0;
-      script = std::move(planned);
-    }
-    if (outlived(**known)) replaced = known;
-  }
-  script->turns = std::make_shared<Turns>(script->shape);
-  if (!rejoin(script, span->end)) return;
-  if (replaced != scripts_.end()) {
-    *replaced = std::move(script);
-  } else {
-    scripts_.push_back(std::move(script));
-  }
-  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
-}
-
-/// True if a block that every step uses is no more.
-bool Pilot::outlived(const Script& script) const {
-  for (TraceBlockId id = 0; id < script.shape.uids.size(); ++id) {
-    const TraceBlock& block = script.shape.trace.blocks[id];
-    if (block.born_in_step || block.carried_from != kNoBlock) continue;
-    if (script.turns->idle(id) || script.turns->may_turn(id)) continue;
-    if (!blocks_.contains(script.shape.uids[id])) return true;
-  }
-  return false;
-}
-
 // Facts
 
 Pilot::Stats Pilot::stats() {
   const Guard guard(mutex_);
-  return stats_;
+  Stats stats = stats_;
+  stats.why = why_locked();
+  return stats;
 }
 
 std::shared_ptr<const Script> Pilot::current() {

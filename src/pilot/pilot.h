@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "foresight/outlook.h"
+#include "pilot/host_clock.h"
 #include "pilot/plan_cache.h"
 #include "pilot/script.h"
 #include "plan/timing/measured.h"
+#include "steps/occurrences.h"
 
 namespace lms {
 
@@ -63,6 +66,15 @@ class PilotDevice {
   /// As far as it is known from the laps so far; called by the planning thread.
   [[nodiscard]] virtual LinkModel link() = 0;
 
+  /// True if copies run beside the computation, so that some may be begun ahead without a plan.
+  [[nodiscard]] virtual bool copies_beside() const { return false; }
+  /// Makes room for `bytes` in one piece, where that takes nothing for which `spare` is false.
+  /// False if it cannot. With the engine's lock, which it lets go.
+  virtual bool make_room_ahead(EngineLock& lock, Engine& engine, Bytes bytes,
+                               const std::function<bool(const Block&)>& spare) {
+    return Ahead::make_room(lock, engine, bytes, spare);
+  }
+
   /// Computes the bytes of a block again whose storage is gone, because others are to be computed
   /// from it. `addresses`: as Pilot::addresses_for(). Throws whatever that throws.
   virtual void remake_ghost(BlockUid /*uid*/, const std::vector<Bytes>& /*addresses*/) {}
@@ -77,6 +89,10 @@ class PilotDevice {
   };
   /// For profilers. Cheap; may be called with the pilot's lock held.
   virtual void show(Stage /*stage*/, bool /*begins*/) noexcept {}
+  /// Steps are faster if the updates that write these blocks wait until their results are wanted.
+  /// They are another step then. Called with the pilot's lock held.
+  virtual void defer_updates(const std::vector<BlockUid>& /*written*/) {}
+
   /// Something that the user should know, once.
   virtual void say(const std::string& line) = 0;
 };
@@ -112,11 +128,12 @@ class Pilot {
     bool enabled = true;
     Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
     bool in_foreground = false;  ///< plan while the step waits (tests)
+    bool defer_updates = false;  ///< the device can
     SearchOptions search;
     std::string plan_cache;  ///< folder of plans for the next start (PlanCache); empty: none
   };
 
-  Pilot(Engine& engine, PilotDevice& device) : engine_(engine), device_(device) {}
+  Pilot(Engine& engine, PilotDevice& device) : engine_(engine), device_(device), outlook_(engine) {}
   ~Pilot();
   Pilot(const Pilot&) = delete;
   Pilot& operator=(const Pilot&) = delete;
@@ -151,6 +168,9 @@ class Pilot {
   enum class TierBelow : std::uint8_t { kRoomy, kFillingUp, kNearlyFull };
   void set_below(TierBelow below) { below_.store(below, std::memory_order_relaxed); }
 
+  /// What the engine's policy may go by without a plan.
+  [[nodiscard]] std::shared_ptr<const Foresight> foresight() const { return outlook_.foresight(); }
+
   // The stream of outermost operators ------------------------------------------------------------
 
   /// Whether it is to be recorded how an operator can be run again.
@@ -165,6 +185,9 @@ class Pilot {
                            ReplayCost replay_cost = {});
   /// The running operator, or one nested in it, has pinned these.
   void touch(EngineLock& lock, std::span<const Use> uses);
+  /// The running operator works on these in pieces, where they lie below: it does not need them on
+  /// the device.
+  void used_below(EngineLock& lock, std::span<const Use> uses);
   /// The running operator failed and is tried again.
   void restart_operator();
   void end_operator();
@@ -177,6 +200,8 @@ class Pilot {
   /// Returns where the plan wants it, or kNoAddress.
   Bytes allocating(BlockUid uid, Bytes bytes);
   void released(BlockUid uid);
+  /// It has been found dead; when it died nobody knows, so the stream does not tell.
+  void gone(BlockUid uid);
   /// Where the plan wants an absent block that comes back now, or one that moves, or kNoAddress.
   Bytes home_of(const Block& block);
   /// Where the plan wants the allocations of the rematerialisation that has been begun of this
@@ -187,6 +212,8 @@ class Pilot {
 
   struct Stats {
     std::int64_t shapes = 0;       ///< different steps known
+    std::int64_t apart = 0;        ///< of those, learnt from runs that did not follow each other
+    std::string why;               ///< planned, or why not
     std::int64_t planned = 0;      ///< of those, planned
     std::int64_t kept = 0;         ///< of those, with a plan that was kept from another start
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
@@ -229,6 +256,7 @@ class Pilot {
     std::shared_ptr<Script> original;  ///< what was timed
     std::shared_ptr<Script> made;      ///< a copy, to be planned; null: it is only to be looked at
     Walk::Names names;                 ///< of the step that was timed
+    HostTimes host;                    ///< likewise
     Options options;
     std::string failure;
     std::shared_ptr<const Measured> measured;
@@ -242,12 +270,17 @@ class Pilot {
   [[nodiscard]] static bool idle(const std::shared_ptr<Job>& job) { return !job || job->done; }
   void stop_locked(Lock& lock);
   void begin_locked();
+  void find_wanted(std::vector<Ahead::Wanted>& wanted);
+  void look_ahead(bool look, bool foresees, const std::vector<Ahead::Wanted>& wanted);
   void touch_locked(const Use& use);
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
   void collect_turns(std::size_t moment, std::vector<Order>& orders);
   void collect_moves(std::vector<Order>& orders);
   void collect_strays(std::vector<Order>& orders);
-  void carry_out(const std::vector<Order>& orders);
+  /// `host`: what it takes is added there, if it is to be known.
+  void carry_out(const std::vector<Order>& orders, HostTimes* host);
+  void carry_out(EngineLock& lock, const Order& order);
+  [[nodiscard]] static HostTimes::Sum& sum_of(Task task, HostTimes& host);
   void remake(EngineLock& lock, const Order& order);
   void carry_out_on_ghost(const Order& order);
   void drop_or_evict(EngineLock& lock, const Order& order);
@@ -258,13 +291,19 @@ class Pilot {
   void shun_if_part();
   void learn_now();
   bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from);
+  bool tell_again(const Walk& walk);
+  void step_begins(std::uint64_t at);
+  [[nodiscard]] std::string why_locked() const;
+  void complain();
   void look_for_known();
   void look_for_new();
   [[nodiscard]] bool outlived(const Script& script) const;
-  void walk_along(std::shared_ptr<Script> script, Walk walk);
+  void walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing = false);
   /// The walk is at the start of a step. The job that is to be launched, or null.
   std::shared_ptr<Job> step_started();
   [[nodiscard]] bool timing_due() const;
+  [[nodiscard]] bool own_timing_due() const;
+  [[nodiscard]] bool wants_times(const Script& script) const;
   void stop_timing();
   void show_step(bool runs);
   void take_over();
@@ -272,8 +311,9 @@ class Pilot {
   void find_room(Job& job);
   void plan(Job& job);
   void finish(Job& job);
-  void make_plan_of(Script& script, const Options& options, const PilotDevice::Laps& laps);
+  void make_plan_of(Script& script, const Job& job, const PilotDevice::Laps& laps);
   [[nodiscard]] static bool take_kept(Script& script, PlanCache& cache, const std::string& key);
+  static void choose_deferred_of(Script& script, const Options& options);
   static void search_plan_of(Script& script, const Options& options);
   static void keep_measured(Job& job, const PilotDevice::Laps& laps);
 
@@ -287,14 +327,21 @@ class Pilot {
   Options options_;
   Mode mode_ = Mode::kLearning;
   StepLog log_;
+  Outlook outlook_;
   std::vector<std::shared_ptr<Script>> scripts_;
   std::shared_ptr<Script> script_;  ///< walk_ walks along it
   std::optional<Walk> walk_;
+  std::optional<std::uint64_t> segment_;  ///< where in the log a step begins, perhaps
+  Occurrences occurrences_;
+  std::string difference_;        ///< of the last step from the one that was expected
+  std::uint64_t planned_at_ = 0;  ///< operators_ at the end of the last planned step
+  bool complained_ = false;
   std::uint64_t look_again_ = 0;  ///< operators_ from which a new step may be looked for
   std::uint64_t operators_ = 0;   ///< all ever seen
   std::uint64_t joined_ = 0;      ///< at which of them walk_ began
   std::uint64_t diverged_ = 0;    ///< at which of them a walk last ended
   bool timing_ = false;           ///< the device counts laps
+  HostClock host_;                ///< watches the host meanwhile
   bool shown_ = false;            ///< the device has been told that a step runs under a plan
   int followed_ = 0;              ///< steps in a row under the plan of script_
   std::int64_t misplaced_ = 0;    ///< what the device has said of them, when strays were last due
@@ -309,7 +356,7 @@ class Pilot {
   } now_;
   /// What is being computed again, and where its allocations are wanted.
   std::unordered_map<BlockUid, const std::vector<Bytes>*> remaking_;
-  std::unordered_map<BlockUid, Block*> blocks_;  ///< every block that was ever touched and lives
+  PooledMap<BlockUid, Block*> blocks_;  ///< every block that was ever touched and lives
   Stats stats_;
   int said_ = 0;
   bool ghosts_due_ = false;  ///< the device is to be told that nobody counts on ghosts

@@ -8,6 +8,7 @@
 
 #include "base/background.h"
 #include "pilot/pilot.h"
+#include "plan/deferral.h"
 #include "plan/placed_plan.h"
 #include "steps/joined.h"
 
@@ -57,7 +58,7 @@ void Pilot::plan(Job& job) {
     const PilotDevice::Laps laps = device_.finish_laps();
     if (!job.failure.empty()) return;
     keep_measured(job, laps);
-    if (job.made) make_plan_of(*job.made, job.options, laps);
+    if (job.made) make_plan_of(*job.made, job, laps);
   } catch (const std::exception& error) {
     job.failure = error.what();
   }
@@ -84,7 +85,8 @@ void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
   job.measured = std::move(kept);
 }
 
-void Pilot::make_plan_of(Script& script, const Options& options, const PilotDevice::Laps& laps) {
+void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps& laps) {
+  const Options& options = job.options;
   Trace& trace = script.shape.trace;
   for (std::size_t i = 0; i < trace.operators.size() && i < laps.operators.size(); ++i) {
     TraceOperator& op = trace.operators[i];
@@ -103,6 +105,7 @@ void Pilot::make_plan_of(Script& script, const Options& options, const PilotDevi
     }
   }
   script.link = device_.link();
+  // The host's times are measured, and not planned with yet: docs/design/0018 says why.
   PlanCache cache(options.plan_cache);
   const std::string key = options.plan_cache.empty()
                               ? std::string()
@@ -110,12 +113,27 @@ void Pilot::make_plan_of(Script& script, const Options& options, const PilotDevi
   script.kept = !script.planned && !key.empty() && take_kept(script, cache, key);
   if (!script.kept) search_plan_of(script, options);
   script.finish();
+  if (options.defer_updates && !script.refined) choose_deferred_of(script, options);
   if (key.empty() || script.kept) return;
   (void)cache.keep({.key = key,
                     .room = script.room,
                     .page = script.page,
                     .link = script.link,
                     .made = {script.budget, {script.plan, script.predicted}, script.placement}});
+}
+
+void Pilot::choose_deferred_of(Script& script, const Options& options) {
+  const Trace& trace = script.shape.trace;
+  for (const WeightUpdate& update :
+       choose_deferred(trace, script.budget, script.link, options.search)) {
+    const auto& written = trace.operators[update.op].writes;
+    for (const TraceBlockId id : update.blocks) {
+      const bool stays = !trace.blocks[id].born_in_step;
+      if (stays && std::ranges::find(written, id) != written.end()) {
+        script.deferred.push_back(script.shape.uids[id]);
+      }
+    }
+  }
 }
 
 /// The plan of an earlier start, for the times of this one.
@@ -180,6 +198,10 @@ void Pilot::take_over() {
     // If it failed only the second time, the plan that there is will do.
     if (!original->planned && said_++ < kMostLines) device_.say("no plan: " + job->failure);
     return;
+  }
+  if (!made->deferred.empty() && options_.defer_updates) {
+    options_.defer_updates = false;  // once: what waits already is no update at its call any more
+    device_.defer_updates(made->deferred);
   }
   const auto found = std::ranges::find(scripts_, original);
   if (found == scripts_.end()) return;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/node_allocator.h"
 #include "pilot/turns.h"
 #include "plan/place/placement.h"
 #include "plan/search.h"
@@ -28,6 +29,7 @@ struct Script {
   /// How often it has ended early, and the operator (of all ever seen) until which it is not to be
   /// taken up again: perhaps it is only part of a longer step.
   int ended_early = 0;
+  int patience = 2;  ///< so often it may end early before it is shunned (again)
   std::uint64_t shunned_until = 0;
   Bytes budget = 0;        ///< that the plan was made for
   Bytes room = 0;          ///< bytes on the device that there were for it
@@ -37,6 +39,8 @@ struct Script {
   bool refined = false;    ///< planned with the times of steps that followed a plan
   bool measured = false;   ///< a step under this plan has been timed since it was refined
   LinkModel link;          ///< that the plan was made for
+  /// What the updates write that had better wait; until the device has been told.
+  std::vector<BlockUid> deferred;
   /// directives of the moment before operator i: [starts[i], starts[i + 1]) of plan.directives
   std::vector<std::size_t> starts;
   std::vector<bool> recorded;  ///< operators that a rematerialisation of the plan runs again
@@ -111,12 +115,14 @@ class Walk {
   void set_home(TraceBlockId id, Bytes address) { home_[id] = address; }
 
   /// Which of the device's blocks was which of the trace's.
-  using Names = std::unordered_map<BlockUid, TraceBlockId>;
+  using Names = PooledMap<BlockUid, TraceBlockId>;
   /// From now on, until taken, the names of all blocks of this step are kept, of those that die in
   /// it as well. To be called at its start.
   void keep_names() { names_ = ids_; }
   [[nodiscard]] Names take_names();
 
+  /// What it has gone along with in this step, to a log. Blocks that are gone get other names.
+  void retell(StepLog& log) const;
   /// A walk of `other` at the same place, if the operators so far were alike there.
   [[nodiscard]] std::optional<Walk> change_to(const Script& other) const;
 

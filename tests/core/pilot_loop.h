@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -32,7 +33,9 @@ class PlainDevice final : public PilotDevice {
       const double waited = ends_[i].stalled - ends_[i - 1].stalled;
       laps.operators.push_back({.begin_ms = ends_[i - 1].ms + waited - ends_[0].ms,
                                 .end_ms = ends_[i].ms - ends_[0].ms,
-                                .waited_ms = waited});
+                                .waited_ms = waited,
+                                .behind = behind,
+                                .behind_after = behind});
     }
     laps.copies = copies_;
     running_ = false;
@@ -62,14 +65,17 @@ class PlainDevice final : public PilotDevice {
         .out_bytes_per_ms = 512, .in_bytes_per_ms = 512, .both_bytes_per_ms = 512, .latency_ms = 0};
   }
   void say(const std::string& line) override { said.push_back(line); }
+  [[nodiscard]] bool copies_beside() const override { return beside; }
 
   std::vector<std::string> said;
   std::vector<std::pair<Stage, bool>> shown;
   std::string refuses;
+  bool beside = false;     ///< copies may be begun ahead without a plan
   bool addresses = false;  ///< plans say where everything lies
   std::int64_t misplacements = 0;
   std::set<BlockUid> strays;  ///< what lies elsewhere than planned, until it is asked for
   int asked = 0;
+  int behind = -1;  ///< MeasuredOperator::behind
   int timed = 0;
   int dropped = 0;
   int restarted = 0;
@@ -101,6 +107,10 @@ class Loop {
     sim_.set_hooks({.mid_move = [this](SimBlock& block, Direction direction) {
       device.note_copy(block, direction == Direction::kOut);
     }});
+    {
+      auto lock = engine_.lock();
+      engine_.set_policy(lock, std::make_unique<ForesightPolicy>(pilot.foresight()));
+    }
     pilot.start({.limit = limit, .in_foreground = true, .search = {.rounds = 200}});
     pilot.wake();
     for (int i = 0; i < layers; ++i) weights_.push_back(&make(value_++));
@@ -119,7 +129,7 @@ class Loop {
     return kept_.size() - 1;
   }
   /// The next step reads this one, at its beginning and at its end.
-  void feed(std::size_t kept) { fed_ = kept_.at(kept); }
+  void feed(std::size_t kept) { fed_ = kept; }
   /// One operator writes it, all of it.
   void refill(std::size_t kept) {
     begin(51);
@@ -134,7 +144,7 @@ class Loop {
     for (int i = 0; i < layers; ++i) {
       begin(100 + static_cast<OperatorKey>(i));
       use(*weights_[static_cast<std::size_t>(i)], false);
-      if (i == 0 && fed_.block != nullptr) use(*fed_.block, false, fed_.value);
+      if (i == 0) read_fed();
       if (i > 0) use(*activations.back().block, false, activations.back().value);
       activations.push_back({nullptr, value_++});
       activations.back().block = &make(activations.back().value);
@@ -149,7 +159,7 @@ class Loop {
       begin(200 + static_cast<OperatorKey>(i));
       use(*weights_[static_cast<std::size_t>(i)], true);
       use(*activations.back().block, false, activations.back().value);
-      if (i == 0 && fed_.block != nullptr) use(*fed_.block, false, fed_.value);
+      if (i == 0) read_fed();
       end();
       drop(*activations.back().block);
       activations.pop_back();
@@ -190,6 +200,10 @@ class Loop {
     if (value != 0) {
       EXPECT_TRUE(block.holds(value)) << "wrong bytes in block " << block.uid;
     }
+  }
+
+  void read_fed() {
+    if (fed_) use(*kept_.at(*fed_).block, false, kept_.at(*fed_).value);
   }
 
   SimBlock& make(std::uint64_t value) {
@@ -242,7 +256,7 @@ class Loop {
  private:
   std::vector<SimBlock*> weights_;
   std::vector<Held> kept_;
-  Held fed_{nullptr, 0};
+  std::optional<std::size_t> fed_;  ///< of kept_
   std::vector<Use> uses_;
   std::uint64_t value_ = 1;
 };

@@ -86,7 +86,7 @@ void SimDevice::copy(SimBlock& block, Direction direction) {
 std::optional<Bytes> SimDevice::page_out(Block& block, bool clean) {
   auto& sim = static_cast<SimBlock&>(block);
   if (hooks_.before_page_out) hooks_.before_page_out(sim);
-  if (!sim.alive()) return std::nullopt;
+  if (!sim.alive_.load()) return std::nullopt;
   fail_if_told(Direction::kOut);
   if (clean) {
     if (hooks_.mid_move) hooks_.mid_move(sim, Direction::kOut);
@@ -115,7 +115,7 @@ void SimDevice::give_back(SimBlock& block) {
 
 bool SimDevice::drop(Block& block, Bytes /*most*/) {
   auto& sim = static_cast<SimBlock&>(block);
-  if (!sim.alive() || !hooks_.drop || !hooks_.drop(sim)) return false;
+  if (!sim.alive_.load() || !hooks_.drop || !hooks_.drop(sim)) return false;
   give_back(sim);
   drop_copy(sim);
   return true;
@@ -123,7 +123,7 @@ bool SimDevice::drop(Block& block, Bytes /*most*/) {
 
 bool SimDevice::rematerialise(Block& block, const std::function<void()>& take) {
   auto& sim = static_cast<SimBlock&>(block);
-  if (!sim.alive()) return false;
+  if (!sim.alive_.load()) return false;
   if (hooks_.before_count) hooks_.before_count();
   take();
   if (hooks_.before_take) hooks_.before_take(sim.size);
@@ -142,7 +142,7 @@ bool SimDevice::rematerialise(Block& block, const std::function<void()>& take) {
 
 std::optional<Bytes> SimDevice::page_in(Block& block, bool /*ahead*/) {
   auto& sim = static_cast<SimBlock&>(block);
-  if (!sim.alive()) return std::nullopt;
+  if (!sim.alive_.load()) return std::nullopt;
   fail_if_told(Direction::kIn);
   if (hooks_.before_take) hooks_.before_take(sim.size);
   take_device(sim.size);

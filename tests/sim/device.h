@@ -24,9 +24,15 @@ class SimBlock final : public Block {
  public:
   ~SimBlock() override;
 
-  [[nodiscard]] bool alive() const override { return alive_.load(); }
+  [[nodiscard]] bool alive() const override { return alive_.load() || ends_.load(); }
+  [[nodiscard]] bool end_comes() const override { return ends_.load(); }
   /// The storage dies without telling the engine.
   void die() { alive_.store(false); }
+  /// The storage dies, and Engine::remove() will be called.
+  void begin_to_die() {
+    ends_.store(true);
+    die();
+  }
 
   /// Sets every byte to a function of `value`. The block must be pinned, or not yet be added.
   void fill(std::uint64_t value);
@@ -40,6 +46,7 @@ class SimBlock final : public Block {
 
   SimDevice& device_;
   std::atomic<bool> alive_{true};
+  std::atomic<bool> ends_{false};
   bool on_device_ = false;
   bool below_ = false;
   std::vector<std::byte> bytes_;

@@ -1,0 +1,333 @@
+// Which step it is: known ones are met again, new ones are learnt.
+
+#include <algorithm>
+#include <utility>
+
+#include "pilot/pilot.h"
+
+namespace lms {
+namespace {
+
+/// So many operators in a row, alike in all that can be seen, tell that a known step has begun.
+constexpr std::size_t kTellTale = 12;
+/// Steps under a new plan before its times are taken.
+constexpr int kSettled = 3;
+/// Operators after which a loop that is no step is looked at again.
+constexpr std::uint64_t kPause = 64;
+/// Loops of more shapes than this stay reactive in those that came last.
+constexpr std::size_t kMostScripts = 32;
+
+/// Most bytes that are alive at once in a step, without what it never uses.
+Bytes bytes_needed(const StepShape& shape) {
+  std::vector<bool> used(shape.trace.blocks.size());
+  for (const auto& op : shape.operators) {
+    for (const auto& touch : op.touches) used[static_cast<std::size_t>(touch.block)] = true;
+  }
+  Bytes idle = 0;
+  for (std::size_t id = 0; id < used.size(); ++id) {
+    const TraceBlock& block = shape.trace.blocks[id];
+    if (!block.born_in_step && !used[id]) idle += block.bytes;
+  }
+  return std::ranges::max(shape.trace.live_bytes()) - idle;
+}
+
+/// True if `whole` is `part`, and then at least the beginning of `part` again.
+bool repeats(const StepShape& whole, const StepShape& part) {
+  const std::size_t size = part.operators.size();
+  const std::size_t all = size + std::min(kTellTale, size);
+  if (whole.operators.size() < all) return false;
+  for (std::size_t i = 0; i < all; ++i) {
+    if (whole.operators[i].key != part.operators[i % size].key) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void Pilot::shun_if_part() {
+  // A loop that ends after a few rounds, and does so again and again, may be part of a longer step
+  // (micro-steps whose gradients accumulate). Time to see the whole of that step twice. If none is
+  // found, the whole is longer, or there is none and others come between: next time later, and for
+  // longer.
+  constexpr std::uint64_t kFew = 32;
+  constexpr std::uint64_t kRounds = 3;
+  if (operators_ - joined_ < kFew * script_->size()) {
+    const bool is_part = std::ranges::any_of(
+        scripts_, [&](const auto& other) { return repeats(other->shape, script_->shape); });
+    if (++script_->ended_early >= script_->patience || is_part) {
+      const auto often = static_cast<std::uint64_t>(script_->patience) / 2;
+      script_->shunned_until = operators_ + kRounds * often * (operators_ - diverged_);
+      script_->patience *= 2;
+    }
+  }
+  diverged_ = operators_;
+}
+
+void Pilot::differs() {
+  ++stats_.divergences;
+  difference_ = walk_->why();
+  for (const auto& other : scripts_) {
+    if (other == script_) continue;
+    auto changed = walk_->change_to(*other);
+    if (!changed) continue;
+    if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
+    // What has been timed so far is the same in both.
+    walk_along(other, std::move(*changed), /*goes_on_timing=*/true);
+    return;
+  }
+  shun_if_part();
+  if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
+    device_.say("this step is another than the one planned: " + walk_->why() +
+                "; going on without a plan until this loop is known");
+  }
+  learn_now();
+}
+
+void Pilot::learn_now() {
+  log_.clear();
+  segment_.reset();
+  const bool inside = walk_ && scripts_.size() < kMostScripts && tell_again(*walk_);
+  show_step(false);
+  stop_timing();
+  mode_ = Mode::kLearning;
+  walk_.reset();
+  script_.reset();
+  end_due_ = false;
+  ghosts_due_ = true;
+  if (!inside && now_.running) {
+    log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
+  }
+}
+
+void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing) {
+  show_step(false);
+  if (!goes_on_timing || !wants_times(*script)) stop_timing();
+  // The walk refers to its script.
+  walk_.emplace(std::move(walk));
+  script_ = std::move(script);
+  mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
+  segment_.reset();
+  joined_ = operators_;
+  end_due_ = false;
+  followed_ = 0;
+  settle_after_ = 0;
+  ghosts_due_ = true;
+}
+
+void Pilot::show_step(bool runs) {
+  if (std::exchange(shown_, runs) != runs) device_.show(PilotDevice::Stage::kStep, runs);
+}
+
+void Pilot::stop_timing() {
+  if (std::exchange(timing_, false)) device_.drop_laps();
+}
+
+bool Pilot::wants_times(const Script& script) const {
+  return !job_ && !script.hopeless && !script.planned;
+}
+
+bool Pilot::timing_due() const {
+  if (job_) return false;
+  // The step that begins may turn out to be another that is still to be planned.
+  const bool others = std::ranges::any_of(scripts_, [&](const auto& other) {
+    return other != script_ && wants_times(*other) &&
+           other->shape.operators[0].key == script_->shape.operators[0].key;
+  });
+  return others || own_timing_due();
+}
+
+bool Pilot::own_timing_due() const {
+  if (job_ || script_->hopeless) return false;
+  // Times are taken once to plan, once more where the plan itself has changed them, and of the plan
+  // that is kept, to be shown.
+  const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
+  return mode_ == Mode::kTracking || (settled && !(script_->refined && script_->measured));
+}
+
+std::shared_ptr<Pilot::Job> Pilot::step_started() {
+  show_step(false);
+  if (timing_ && !own_timing_due()) stop_timing();  // it was not one of the others after all
+  if (mode_ == Mode::kFollowing) {
+    ++stats_.steps;
+    ++followed_;
+    planned_at_ = operators_;
+    end_due_ = true;
+    ghosts_due_ = true;
+  }
+  if (timing_) {
+    timing_ = false;
+    job_ = std::make_shared<Job>();
+    job_->original = script_;
+    // A refined plan stays: it is only to be seen what became of it.
+    if (!script_->refined) job_->made = std::make_shared<Script>(*script_);
+    job_->names = walk_->take_names();
+    job_->host = host_.take();
+    job_->options = options_;
+    return job_;
+  }
+  if (job_ && job_->done) take_over();
+  timing_ = timing_due();
+  if (timing_) host_.start();
+  if (timing_ && mode_ == Mode::kFollowing) walk_->keep_names();
+  return nullptr;
+}
+
+/// The operators that the walk has gone along with, to the log, as if they had been fed to it:
+/// where the stream then goes on as another step, the log has that step from its beginning. True if
+/// the operator that runs is among them.
+bool Pilot::tell_again(const Walk& walk) {
+  // Whatever was there before the first operator belongs to none.
+  log_.begin_operator(0, "a step begins", false);
+  log_.end_operator();
+  segment_ = log_.end();
+  walk.retell(log_);
+  return walk.inside();
+}
+
+bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from) {
+  Walk walk(*script);
+  Bytes ignored = kNoAddress;
+  const auto allocs = [&](const LoggedOperator& op, bool inside) {
+    return std::ranges::all_of(op.changes, [&](const auto& change) {
+      return change.inside != inside || !change.alloc ||
+             walk.alloc(change.block, log_.bytes_of(change.block), &ignored);
+    });
+  };
+  const auto releases = [&](const LoggedOperator& op, bool inside) {
+    for (const auto& change : op.changes) {
+      if (change.inside == inside && !change.alloc) walk.release(change.block);
+    }
+  };
+  if (from > log_.first() && !allocs(log_.at(from - 1), false)) return false;
+  for (std::uint64_t n = from; n < log_.end(); ++n) {
+    const LoggedOperator& op = log_.at(n);
+    if (!walk.begin(op.key) || !allocs(op, true)) return false;
+    for (const auto& touch : op.touches) {
+      if (!walk.touch(touch.block, log_.bytes_of(touch.block), touch.writes, nullptr)) return false;
+    }
+    releases(op, true);
+    (void)walk.end();
+    releases(op, false);
+    // What is allocated between two operators is the later one's.
+    if (!allocs(op, false)) return false;
+  }
+  walk_along(script, std::move(walk));
+  log_.clear();
+  return true;
+}
+
+void Pilot::look_for_known() {
+  std::optional<std::uint64_t> begins;
+  // By index and by value: a step that begins may add one.
+  for (std::size_t known = 0; known < scripts_.size(); ++known) {
+    const std::shared_ptr<Script> script = scripts_[known];
+    if (operators_ < script->shunned_until) continue;
+    const std::size_t tell = std::min(kTellTale, script->size());
+    if (log_.end() - log_.first() < tell) continue;
+    const std::uint64_t from = log_.end() - tell;
+    bool alike = true;
+    for (std::size_t i = tell; alike && i-- > 0;) {
+      alike = log_.at(from + i).key == script->shape.operators[i].key;
+    }
+    if (!alike) continue;
+    if (!begins) step_begins(*(begins = from));
+    if (rejoin(script, from)) return;
+  }
+}
+
+/// The log has come to a place like those at which known steps begin: what is between it and the
+/// last one may be a step, of which this is known once it has been there twice.
+void Pilot::step_begins(std::uint64_t at) {
+  const auto from = std::exchange(segment_, at);
+  if (!from || *from >= at || scripts_.size() >= kMostScripts) return;
+  const auto before = occurrences_.note(log_, {*from, at});
+  if (!before) return;
+  auto shape = make_shape(log_, {*from, at}, *before);
+  if (!shape || bytes_needed(*shape) < options_.limit / 4 * 3) return;
+  for (const auto& known : scripts_) {
+    if (same_step(known->shape, *shape)) return;
+  }
+  auto script = std::make_shared<Script>();
+  script->shape = std::move(*shape);
+  script->turns = std::make_shared<Turns>(script->shape);
+  scripts_.push_back(std::move(script));
+  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+  ++stats_.apart;
+}
+
+void Pilot::look_for_new() {
+  if (operators_ < look_again_ || scripts_.size() >= kMostScripts) return;
+  const auto span = log_.repeated_step();
+  if (!span) return;
+  auto script = std::make_shared<Script>();
+  script->shape = make_shape(log_, *span);
+  if (bytes_needed(script->shape) < options_.limit / 4 * 3) {
+    // A loop inside the step: alone it would fit, and nothing would have to move.
+    look_again_ = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
+    return;
+  }
+  auto replaced = scripts_.end();
+  for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
+    if (!same_step((*known)->shape, script->shape)) continue;
+    if (operators_ < (*known)->shunned_until || rejoin(*known, span->end)) return;
+    // The same on other blocks: of another model, perhaps after the first.
+    if ((*known)->planned && same_blocks((*known)->shape, script->shape)) {
+      auto planned = std::make_shared<Script>(**known);
+      planned->shape.uids = script->shape.uids;
+      planned->shape.turning = script->shape.turning;
+      planned->ended_early = 0;
+      script = std::move(planned);
+    }
+    if (outlived(**known)) replaced = known;
+  }
+  script->turns = std::make_shared<Turns>(script->shape);
+  if (!rejoin(script, span->end)) return;
+  if (replaced != scripts_.end()) {
+    *replaced = std::move(script);
+  } else {
+    scripts_.push_back(std::move(script));
+  }
+  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+}
+
+/// True if a block that every step uses is no more.
+bool Pilot::outlived(const Script& script) const {
+  for (TraceBlockId id = 0; id < script.shape.uids.size(); ++id) {
+    const TraceBlock& block = script.shape.trace.blocks[id];
+    if (block.born_in_step || block.carried_from != kNoBlock) continue;
+    if (script.turns->idle(id) || script.turns->may_turn(id)) continue;
+    if (!blocks_.contains(script.shape.uids[id])) return true;
+  }
+  return false;
+}
+
+/// In the user's words.
+std::string Pilot::why_locked() const {
+  if (!awake()) return "nothing has had to leave";
+  if (mode_ == Mode::kFollowing) return "planned";
+  if (job_ && !job_->done) return "a plan is being made";
+  if (walking() && script_->hopeless) return "no plan could be made for this step";
+  if (walking()) return "this step is known, and its plan comes after it has been timed";
+  if (scripts_.empty()) {
+    return "no step has come twice yet, in all its operators, sizes and order, in " +
+           std::to_string(operators_) + " operators";
+  }
+  if (!difference_.empty()) return "the last step was none of those known: " + difference_;
+  return "no known step has begun";
+}
+
+/// Once, where it goes on like that.
+void Pilot::complain() {
+  constexpr std::uint64_t kSteps = 30;
+  constexpr std::uint64_t kUnknown = 200000;  // operators, where nobody knows what a step is
+  if (complained_ || operators_ % 256 != 0) return;
+  std::size_t longest = 0;
+  for (const auto& script : scripts_) longest = std::max(longest, script->size());
+  if (operators_ - planned_at_ < (longest > 0 ? kSteps * longest : kUnknown)) return;
+  complained_ = true;
+  device_.say(
+      "memory is short, and the steps are not planned: " + why_locked() +
+      ". What is done alike in every step can be planned, and copied beside the computation");
+}
+
+}  // namespace lms
