@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
@@ -29,7 +30,7 @@ void disable(const std::string& device) {
 bool is_enabled(const std::string& device) {
   return guarded([&] {
     const auto managers = managers_of(device, false);
-    return !managers.empty() && managers.front()->on();
+    return !managers.empty() && managers.front()->manages();
   });
 }
 
@@ -51,6 +52,11 @@ void step(const std::string& device) {
   guarded([&] {
     for (DeviceManager* manager : managers_of(device, false)) manager->pilot().mark_step();
   });
+}
+
+std::string plan_state(const std::string& device) {
+  const auto managers = managers_of(device, false);
+  return managers.empty() ? "nothing is managed" : managers.front()->pilot().stats().why;
 }
 
 void wait_for_plan(const std::string& device) {
@@ -132,7 +138,8 @@ void access(const at::Tensor& tensor) {
   }
   guarded([&] {
     if (!any_active()) return;
-    std::vector<StorageUse> storages;
+    run_deferred(tensor, /*writes=*/true);
+    StorageUses storages;
     collect_storages(tensor, /*writes=*/true, /*inside=*/true, storages);
     state.access_scopes.back().pins.add(storages);
   });
@@ -141,7 +148,8 @@ void access(const at::Tensor& tensor) {
 void keep(const at::Tensor& tensor) {
   guarded([&] {
     if (!any_active()) return;
-    std::vector<StorageUse> storages;
+    run_deferred(tensor, /*writes=*/true);
+    StorageUses storages;
     collect_storages(tensor, /*writes=*/true, /*inside=*/true, storages);
     Pins pins;
     pins.add(storages);

@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "adapters/torch/backends.h"
+#include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/op_hook.h"
 #include "adapters/torch/registry.h"
@@ -73,7 +74,7 @@ void scope_end(const std::vector<at::Tensor>& handed) {
     AccessScope scope = std::move(state.access_scopes.back());
     state.access_scopes.pop_back();
     if (scope.holds) {
-      std::vector<StorageUse> storages;
+      StorageUses storages;
       for (const at::Tensor& tensor : handed) {
         collect_storages(tensor, /*writes=*/false, /*inside=*/true, storages);
       }
@@ -87,6 +88,7 @@ void scope_end(const std::vector<at::Tensor>& handed) {
 void before_free(const at::Tensor& tensor) {
   guarded([&] {
     if (!tensor.has_storage()) return;
+    run_deferred(tensor, /*writes=*/true);
     c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
     DeviceManager* manager = active_manager(storage.device());
     if (manager != nullptr && manager->lineages().any()) manager->lineages().before_free(storage);
@@ -101,7 +103,8 @@ void make_readable(const at::Tensor& tensor) {
   }
   guarded([&] {
     if (!any_active()) return;
-    std::vector<StorageUse> storages;
+    run_deferred(tensor, /*writes=*/false);
+    StorageUses storages;
     collect_storages(tensor, /*writes=*/false, /*inside=*/true, storages);
     Pins pins;  // what has been dropped comes back
     for (const StorageUse& use : storages) {
@@ -118,7 +121,7 @@ void make_readable(const at::Tensor& tensor) {
 template <typename Body>
 auto with_block(const at::Tensor& tensor, Body&& use) {
   return guarded([&] {
-    std::vector<StorageUse> storages;
+    StorageUses storages;
     collect_storages(tensor, /*writes=*/false, /*inside=*/true, storages);
     DeviceManager* manager =
         storages.empty() ? nullptr : active_manager(storages.front().storage->device());
@@ -136,9 +139,9 @@ std::string state(const at::Tensor& tensor) {
     if (block == nullptr) return "unmanaged";
     if (block->kept) return "kept";
     if (block->state == BlockState::kDropped) return "dropped";
-    return block->state == BlockState::kAbsent || block->state == BlockState::kArriving
-               ? "absent"
-               : "resident";
+    const bool absent = block->state == BlockState::kAbsent ||
+                        block->state == BlockState::kArriving || block->state == BlockState::kLent;
+    return absent ? "absent" : "resident";
   });
 }
 
@@ -154,6 +157,12 @@ bool fetch(const at::Tensor& tensor) {
   });
 }
 
+bool clean(const at::Tensor& tensor) {
+  return with_block(tensor, [](DeviceManager* manager, EngineLock* lock, Block* block) {
+    return block != nullptr && manager->engine().clean(*lock, *block);
+  });
+}
+
 void make_plain(const at::Tensor& tensor) {
   guarded([&] {
     if (!tensor.has_storage()) return;
@@ -166,7 +175,10 @@ void make_plain(const at::Tensor& tensor) {
 
 void capture_begin(const std::string& device) {
   guarded([&] {
-    for (DeviceManager* manager : managers_of(device, false)) manager->capture_begin();
+    for (DeviceManager* manager : managers_of(device, false)) {
+      manager->deferred().run_all();
+      manager->capture_begin();
+    }
   });
 }
 
@@ -183,6 +195,18 @@ c10::Dict<std::string, std::string> info() {
   facts.insert("cuda_version", cuda_build_version());
   facts.insert("cuda_devices", std::to_string(cuda_device_count()));
   facts.insert("compiler", __VERSION__);
+  return facts;
+}
+
+/// Empty where nothing is known of the error.
+c10::Dict<std::string, std::string> need(const std::string& error) {
+  c10::Dict<std::string, std::string> facts;
+  if (const auto known = need_of(error)) {
+    facts.insert("operator", known->op);
+    facts.insert("bytes", std::to_string(known->bytes));
+    facts.insert("least_limit", std::to_string(known->least_limit));
+    facts.insert("full", known->below ? "below" : "device");
+  }
   return facts;
 }
 
@@ -212,6 +236,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("reset_peak(str device) -> ()", &lms::torch::reset_peak_memory_stats);
   m.def("reclaim_inactive(str device) -> int", &lms::torch::reclaim_inactive);
   m.def("step(str device) -> ()", &lms::torch::step);
+  m.def("plan_state(str device) -> str", &lms::torch::plan_state);
   m.def("wait_for_plan(str device) -> ()", &lms::torch::wait_for_plan);
   m.def("save_trace(str path, str device) -> ()", &lms::torch::save_trace);
   m.def("save_timeline(str path, str device) -> ()", &lms::torch::save_timeline);
@@ -226,8 +251,10 @@ TORCH_LIBRARY(lms, m) {
   m.def("state(Tensor t) -> str", &lms::torch::state);
   m.def("evict(Tensor t) -> bool", &lms::torch::evict);
   m.def("fetch(Tensor t) -> bool", &lms::torch::fetch);
+  m.def("clean(Tensor t) -> bool", &lms::torch::clean);
   m.def("capture_begin(str device) -> ()", &lms::torch::capture_begin);
   m.def("capture_end(str device) -> ()", &lms::torch::capture_end);
+  m.def("need_of(str error) -> Dict(str, str)", &lms::torch::need);
   m.def("info() -> Dict(str, str)", &lms::torch::info);
   m.def("measure_link(str device, int bytes) -> float[]", &lms::torch::measure_link);
 }

@@ -16,11 +16,14 @@
 
 #include "adapters/torch/fused/rule.h"
 #include "adapters/torch/operators/repeatable.h"
+#include "adapters/torch/slices/below.h"
+#include "adapters/torch/slices/slice_memory.h"
 #include "engine/engine.h"
 #include "pilot/pilot.h"
 
 namespace lms::torch {
 
+class Deferred;
 class Lineages;
 
 /// The storages of one device and the engine that keeps their state. Lives as long as the
@@ -60,6 +63,8 @@ class DeviceManager {
   [[nodiscard]] Pilot& pilot() { return pilot_; }
   /// How blocks can be computed again.
   [[nodiscard]] Lineages& lineages() { return *lineages_; }
+  /// What has been called and has not run.
+  [[nodiscard]] Deferred& deferred() { return *deferred_; }
   /// Every operator that can be run again is recorded, and what it made dropped (stress mode).
   [[nodiscard]] bool drops_everything() const {
     return drops_everything_.load(std::memory_order_relaxed);
@@ -112,11 +117,22 @@ class DeviceManager {
   /// nothing leaving, as things are.
   [[nodiscard]] virtual Bytes ample_limit(Bytes requested);
 
+  /// Where operators in slices find what lies below; null: the device has none of it.
+  [[nodiscard]] virtual Below* below() { return nullptr; }
+  [[nodiscard]] SliceMode slice_mode() const { return slice_mode_.load(std::memory_order_relaxed); }
+  [[nodiscard]] SliceMemory& slice_memory() { return slice_memory_; }
+
+  /// What of the limit nobody can use, and why, in words for an error that names the limit; else
+  /// nothing.
+  [[nodiscard]] virtual std::string what_is_wasted() { return {}; }
+
   /// Adds the device's own figures to the engine's.
   virtual void add_stats(std::map<std::string, std::int64_t>& stats) = 0;
   virtual void reset_peak() = 0;
 
   [[nodiscard]] bool on() const { return on_.load(std::memory_order_acquire); }
+  /// It is on, and not by inheritance: a forked child manages nothing before it is told to.
+  [[nodiscard]] virtual bool manages() const { return on(); }
   [[nodiscard]] Bytes min_block() const { return min_block_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes limit() const { return limit_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes host_limit() const { return host_limit_.load(std::memory_order_relaxed); }
@@ -135,7 +151,9 @@ class DeviceManager {
   std::atomic<std::int64_t> op_retries{0};  ///< operators run again after a reclaim
   /// Operators that went on with another algorithm than PyTorch's first choice, to need less.
   std::atomic<std::int64_t> op_changes{0};
-  std::atomic<std::int64_t> list_splits{0};  ///< list operators run in chunks
+  std::atomic<std::int64_t> list_splits{0};       ///< list operators run in chunks
+  std::atomic<std::int64_t> sliced_operators{0};  ///< operators run in slices
+  std::atomic<std::int64_t> sliced_bytes{0};      ///< that came and went for these
   /// Heads of lineages that one kernel has computed.
   std::atomic<std::int64_t> chains_replayed{0};
 
@@ -143,11 +161,16 @@ class DeviceManager {
   /// Evicts down to a new limit. What the tier below has no room for stays: whoever needs its place
   /// gets the error.
   void make_room_at_start(EngineLock& lock);
+  /// What the pilot is to do under such settings.
+  [[nodiscard]] static Pilot::Options pilot_options(const Options& settings, Bytes limit);
 
   Pilot pilot_;
   std::unique_ptr<Lineages> lineages_;
+  std::unique_ptr<Deferred> deferred_;
   std::atomic<bool> drops_everything_{false};
   std::atomic<bool> other_algorithms_{false};
+  std::atomic<SliceMode> slice_mode_{SliceMode::kAuto};
+  SliceMemory slice_memory_;
   ChangedAlgorithms changed_algorithms_;
   std::vector<std::unique_ptr<FusedRule>> fused_;  ///< of the device; none: it has no kernels
   std::atomic<bool> on_{false};

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <c10/util/Exception.h>
+#include <lms/torch.h>
 
 #include <cstdint>
+#include <string>
 
 #include "base/error.h"
 
@@ -15,7 +17,12 @@ namespace lms::torch {
 class Shortage final : public c10::Error {
  public:
   using c10::Error::Error;
+
+  std::string below;  ///< why the tier below has no room either; empty: it has
 };
+
+/// What need_of() says of an error with this text from now on. Thread-safe.
+void remember_need(const std::string& error, Need need);
 
 /// Runs `body`, and turns LMS's own errors into PyTorch's, which Python shows as they should be and
 /// C++ programs know.
@@ -27,6 +34,7 @@ auto guarded(Body&& body) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 error.what());
   } catch (const TierFull& error) {
+    remember_need(error.what(), {.below = true});
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 error.what());
   } catch (const Shortage& error) {

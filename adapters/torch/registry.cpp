@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "adapters/torch/backends.h"
+#include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/hook/op_hook.h"
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/python_lock.h"
@@ -50,6 +51,11 @@ Registry& registry() {
 c10::Device parse(const std::string& text) {
   try {
     c10::Device device(text);
+    // PyTorch's index has eight bits, and takes as many of a larger one.
+    const std::size_t colon = text.find(':');
+    if (colon != std::string::npos && text.substr(colon + 1) != std::to_string(device.index())) {
+      throw BadSetting("LMS: there is no device " + text);
+    }
     if (device.type() == c10::DeviceType::CPU) return c10::Device(c10::DeviceType::CPU);
     if (device.type() == c10::DeviceType::CUDA) {
       const int index = device.has_index() ? device.index() : current_cuda_device();
@@ -82,6 +88,7 @@ bool type_in_use(c10::DeviceType type) {
 
 void stop(Registry& all, DeviceManager& manager) {
   if (!manager.on()) return;
+  manager.deferred().set_mode(Deferred::Mode::kNone);
   manager.stop();
   active_table.at(slot_of(manager.device())).store(nullptr);
   --active_count;
@@ -94,6 +101,7 @@ Options settled(Options options, c10::Device device) {
   if (options.min_block < 0) options.min_block = Options().min_block;
   if (!options.recompute) options.recompute = !device.is_cpu();
   if (options.plan_cache == "auto") options.plan_cache = PlanCache::default_folder();
+  (void)slice_mode(options.slices);  // throws before anything has changed
   if (options.plan_cache == "off") options.plan_cache.clear();
   return options;
 }
@@ -124,6 +132,7 @@ void unlock_registry() { registry().mutex.unlock(); }
 void enable_device(const Options& options) {
   const c10::Device device = parse(options.device);
   const Options settings = settled(options, device);
+  const Deferred::Mode deferred = Deferred::mode_of(settings.deferred_updates);
   Registry& all = registry();
   std::lock_guard guard(all.mutex);
   DeviceManager& manager = manager_in(all, device);
@@ -133,7 +142,10 @@ void enable_device(const Options& options) {
     manager.engine().wait_without(lock, python_lock());
   }
   manager.start(settings);
-  if (was_on) return;
+  if (was_on) {
+    manager.deferred().set_mode(deferred);
+    return;
+  }
   auto& hook = device.type() == c10::DeviceType::CPU ? all.cpu_hook : all.cuda_hook;
   active_table.at(slot_of(device)).store(&manager);
   ++active_count;
@@ -143,6 +155,7 @@ void enable_device(const Options& options) {
     stop(all, manager);
     throw;
   }
+  manager.deferred().set_mode(deferred);
 }
 
 void disable_device(const std::string& text) {
@@ -188,9 +201,20 @@ std::vector<DeviceManager*> managers_of(const std::string& text, bool must_be_on
 }
 
 DeviceManager::DeviceManager(Engine& engine, PilotDevice& device)
-    : pilot_(engine, device), lineages_(std::make_unique<Lineages>(*this)) {}
+    : pilot_(engine, device),
+      lineages_(std::make_unique<Lineages>(*this)),
+      deferred_(std::make_unique<Deferred>(*this)) {}
 
 DeviceManager::~DeviceManager() = default;
+
+Pilot::Options DeviceManager::pilot_options(const Options& settings, Bytes limit) {
+  return {.enabled = settings.plan && !settings.stress,
+          .limit = limit,
+          .in_foreground = settings.plan_at_once,
+          .defer_updates = Deferred::mode_of(settings.deferred_updates) == Deferred::Mode::kChosen,
+          .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
+          .plan_cache = settings.plan_cache};
+}
 
 void DeviceManager::make_room_at_start(EngineLock& lock) {
   try {
@@ -258,6 +282,12 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["op_retries"] = manager.op_retries.load();
   stats["op_changes"] = manager.op_changes.load();
   stats["list_splits"] = manager.list_splits.load();
+  const Deferred::Stats deferred = manager.deferred().stats();
+  stats["deferred.parts"] = deferred.parts;
+  stats["deferred.waiting"] = deferred.waiting;
+  stats["deferred.bytes"] = deferred.bytes;
+  stats["slices.operators"] = manager.sliced_operators.load();
+  stats["slices.bytes"] = manager.sliced_bytes.load();
   stats["replays.fused"] = manager.chains_replayed.load();
   const Pilot::Stats plan = manager.pilot().stats();
   stats["plan.shapes"] = plan.shapes;

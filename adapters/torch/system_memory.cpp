@@ -3,6 +3,7 @@
 #include <linux/magic.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -84,17 +85,16 @@ Bytes default_file_limit(const std::string& directory) {
 }
 
 std::string default_directory() {
+  // As torch_lms._settings.default_directory().
   const char* temporary = std::getenv("TMPDIR");
-  for (const std::string& candidate :
-       {std::string(temporary != nullptr ? temporary : ""), std::string("/var/tmp"),
-        std::string("/tmp"), std::string(".")}) {
+  const std::string given = temporary != nullptr ? temporary : "";
+  for (const std::string& candidate : {given, std::string("/var/tmp"), std::string(".")}) {
     struct statfs facts {};
     if (candidate.empty() || statfs(candidate.c_str(), &facts) != 0) continue;
-    if (facts.f_type != TMPFS_MAGIC) return candidate;
+    if (::access(candidate.c_str(), W_OK | X_OK) != 0) continue;
+    if (facts.f_type != TMPFS_MAGIC && facts.f_type != RAMFS_MAGIC) return candidate;
   }
-  throw BadSetting(
-      "LMS: no folder on a disk was found for the file tier ($TMPDIR, /var/tmp, /tmp and the "
-      "working directory are kept in memory); set LMS_DIR to one");
+  return given.empty() ? "/tmp" : given;
 }
 
 }  // namespace lms::torch

@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 #include <c10/util/Exception.h>
-#include <c10/util/SmallVector.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -39,18 +38,20 @@ ThreadState& thread_state() noexcept {
 
 // Threads that wait for each other
 
-PinHolder* may_wait_as() noexcept {
-  ThreadState& state = thread_state();
+PinHolder* may_wait_as() noexcept { return may_wait_as(thread_state()); }
+
+PinHolder* may_wait_as(ThreadState& state) noexcept {
   // A helper of an operator's own kernel; a plan's order, for whose block others may be waiting.
   const bool helps = at::in_parallel_region();
   const bool brings = state.replay != nullptr || state.arrivals > 0;
   return helps || (brings && state.outermost == nullptr) ? nullptr : &state.holder;
 }
 
-void enter_engine(EngineLock& lock, Engine& engine) {
-  ThreadState& state = thread_state();
+void enter_engine(EngineLock& lock, Engine& engine) { enter_engine(thread_state(), lock, engine); }
+
+void enter_engine(ThreadState& state, EngineLock& lock, Engine& engine) {
   if (state.outermost == nullptr || state.holder.engine() != nullptr) return;
-  if (PinHolder* const who = may_wait_as()) engine.enter(lock, *who);
+  if (PinHolder* const who = may_wait_as(state)) engine.enter(lock, *who);
 }
 
 void leave_engine(ThreadState& state, bool to_try_again) noexcept {
@@ -73,6 +74,11 @@ bool Pins::holds(const Block* block, bool writes) const {
 }
 
 void Pins::add(std::span<const StorageUse> storages, const std::optional<c10::Stream>& stream) {
+  add(thread_state(), storages, stream);
+}
+
+void Pins::add(ThreadState& state, std::span<const StorageUse> storages,
+               const std::optional<c10::Stream>& stream) {
   c10::SmallVector<DeviceManager*, 2> managers;
   for (const StorageUse& use : storages) {
     DeviceManager* manager = active_manager(use.storage->device());
@@ -80,30 +86,32 @@ void Pins::add(std::span<const StorageUse> storages, const std::optional<c10::St
       managers.push_back(manager);
     }
   }
-  for (DeviceManager* manager : managers) add_on(*manager, storages, stream);
+  for (DeviceManager* manager : managers) add_on(state, *manager, storages, stream);
 }
 
-void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
+void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const StorageUse> storages,
                   const std::optional<c10::Stream>& stream) {
   c10::SmallVector<Use, 16> uses;
   c10::SmallVector<c10::StorageImpl*, 4> written;
-  EngineLock lock = manager.engine().lock(may_wait_as());
-  enter_engine(lock, manager.engine());
+  const c10::Device device = manager.device();
+  // A replay is not the step's, and writes nothing that lineages know.
+  const bool replays = state.replay != nullptr;
+  const bool lineages = manager.lineages().any() && !replays;
+  EngineLock lock = manager.engine().lock(may_wait_as(state));
+  enter_engine(state, lock, manager.engine());
   const auto find_uses = [&] {
     uses.clear();
     for (const StorageUse& use : storages) {
-      if (use.storage->device() != manager.device()) continue;
+      if (use.storage->device() != device) continue;
       Block* block = manager.find_or_track(lock, *use.storage);
       const bool held = block != nullptr && holds(block, use.writes);
       if (block != nullptr && !held) uses.push_back({block, use.writes});
       // Once an operator: its parts write what it writes.
-      if (use.writes && !held && manager.lineages().any()) written.push_back(use.storage);
+      if (lineages && use.writes && !held) written.push_back(use.storage);
     }
   };
   find_uses();
-  // A replay is not the step's, and writes nothing that lineages know.
-  const bool replays = thread_state().replay != nullptr;
-  if (!written.empty() && !replays) {
+  if (!written.empty()) {
     lock.unlock();
     manager.lineages().before_write(written);
     lock.lock();
@@ -138,6 +146,45 @@ void Pins::add_on(DeviceManager& manager, std::span<const StorageUse> storages,
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, stream);
   if (!replays) manager.pilot().touch(lock, uses);
+}
+
+bool Pins::add_made(EngineLock& lock, ThreadState& state, DeviceManager& manager,
+                    std::span<const StorageUse> made) {
+  c10::SmallVector<Use, 8> uses;
+  for (const StorageUse& use : made) {
+    if (use.storage->device() != manager.device()) return false;
+    Block* block = manager.find_or_track(lock, *use.storage);
+    if (block == nullptr || holds(block, use.writes)) continue;
+    // Somebody's already: lineages may want its bytes as they were, or they are away.
+    if (block->state != BlockState::kFresh || block->pins > 0) return false;
+    uses.push_back({block, use.writes});
+  }
+  if (uses.empty()) return true;
+  manager.engine().pin(lock, uses);  // what is fresh is there
+  for (const Use& use : uses) held_.push_back({&manager, use});
+  manager.note_use(lock, uses, {});
+  if (state.replay == nullptr) manager.pilot().touch(lock, uses);
+  return true;
+}
+
+void Pins::release_after_operator(ThreadState& state, std::span<const StorageUse> made) {
+  if (!made.empty()) {
+    bool added = false;
+    if (!held_.empty()) {
+      DeviceManager* const manager = held_.back().manager;
+      EngineLock lock = manager->engine().lock();
+      added = add_made(lock, state, *manager, made);
+      if (added) {
+        state.outermost = nullptr;
+        release_on(lock, *manager);
+        manager->engine().leave(lock, state.holder);
+        manager->engine().operator_ended(lock);
+      }
+    }
+    if (!added) add(state, made);
+  }
+  state.outermost = nullptr;
+  release_after_operator(&state.holder);
 }
 
 void Pins::release_on(EngineLock& lock, DeviceManager& manager) noexcept {
@@ -207,7 +254,7 @@ Bytes Pins::bytes(EngineLock& /*lock*/, const DeviceManager& manager) const {
 namespace {
 
 void collect_tensor(const at::Tensor& tensor, bool writes, bool inside,
-                    std::vector<StorageUse>& found) {
+                    c10::SmallVectorImpl<StorageUse>& found) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!tensor.defined()) return;
   if (impl->has_storage()) {
@@ -231,7 +278,7 @@ void collect_tensor(const at::Tensor& tensor, bool writes, bool inside,
 }  // namespace
 
 void collect_storages(const c10::IValue& value, bool writes, bool inside,
-                      std::vector<StorageUse>& found) {
+                      c10::SmallVectorImpl<StorageUse>& found) {
   if (value.isTensor()) {
     collect_tensor(value.toTensor(), writes, inside, found);
   } else if (value.isList()) {
@@ -254,7 +301,8 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 
 // Errors
 
-void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::string& reason) {
+void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::string& reason,
+                         bool half_written) {
   const ThreadState& state = thread_state();
   Bytes immovable = 0;
   Bytes held = 0;
@@ -290,19 +338,32 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
             ". More room there would help, or a limit of " + figure +
             ", under which nothing has to leave. ";
   }
+  if (reason.empty()) text += manager.what_is_wasted();
   if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
       state.workspace_retry == nullptr) {
     text += "Other algorithms of it may need less, and give other bits: other_algorithms=True. ";
   }
-  text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
+  text +=
+      half_written
+          ? "A part of the tensor that it works on in place has been written, and the rest not: "
+            "what that tensor held is lost, and nothing else. Load it again before training goes "
+            "on, after torch_lms.enable(limit=...) with more."
+          : "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
+  remember_need(text, {.op = state.outermost != nullptr ? state.outermost->name : "",
+                       .bytes = held + requested,
+                       .least_limit = floor,
+                       .below = !reason.empty()});
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   if (state.workspace_retry != nullptr && too_small) {
     state.workspace_retry->refused = text;
     throw c10::OutOfMemoryError(here, std::move(text));
   }
   // With cudnn.benchmark the choice of an algorithm is PyTorch's to make anew in every process.
-  if (state.depth > 0 && !at::globalContext().benchmarkCuDNN())
-    throw Shortage(here, std::move(text));
+  if (state.depth > 0 && !at::globalContext().benchmarkCuDNN()) {
+    Shortage shortage(here, std::move(text));
+    shortage.below = reason;
+    throw shortage;
+  }
   throw c10::OutOfMemoryError(here, std::move(text));
 }
 

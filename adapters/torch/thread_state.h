@@ -1,8 +1,10 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/Stream.h>
+#include <c10/util/SmallVector.h>
 
 #include <optional>
 #include <span>
@@ -20,6 +22,11 @@ struct StorageUse {
   bool writes;
 };
 
+/// Of one operator, usually.
+using StorageUses = c10::SmallVector<StorageUse, 16>;
+
+struct ThreadState;
+
 /// Blocks that a thread holds on the device; lets them go when destroyed. Move-only.
 class Pins {
  public:
@@ -31,11 +38,16 @@ class Pins {
   /// Makes the storages that LMS manages resident and holds them. On an exception the earlier
   /// pins remain and none of these is held.
   void add(std::span<const StorageUse> storages, const std::optional<c10::Stream>& stream = {});
+  void add(ThreadState& state, std::span<const StorageUse> storages,
+           const std::optional<c10::Stream>& stream = {});
   /// Lets everything go.
   void release() noexcept;
   /// release(), and tells every engine concerned that an outermost operator has ended; `holder`:
   /// the thread whose operator it was, which leaves its engine.
   void release_after_operator(PinHolder* holder = nullptr);
+  /// Likewise for the thread's own operator. What it has `made` is first added, for a moment: it
+  /// may leave from now on, though nobody has read it yet.
+  void release_after_operator(ThreadState& state, std::span<const StorageUse> made);
   /// What is held stays resident until its storage dies.
   void keep();
 
@@ -54,8 +66,12 @@ class Pins {
     DeviceManager* manager;
     Use use;
   };
-  void add_on(DeviceManager& manager, std::span<const StorageUse> storages,
+  void add_on(ThreadState& state, DeviceManager& manager, std::span<const StorageUse> storages,
               const std::optional<c10::Stream>& stream);
+  /// Adds what an operator has made on its device, if that takes no wait; else false, and nothing
+  /// is added.
+  bool add_made(EngineLock& lock, ThreadState& state, DeviceManager& manager,
+                std::span<const StorageUse> made);
   /// The last of those that are held, as many as are the manager's.
   void release_on(EngineLock& lock, DeviceManager& manager) noexcept;
   [[nodiscard]] bool holds(const Block* block, bool writes) const;
@@ -87,8 +103,12 @@ struct AccessScope {
 
 /// What LMS knows of the calling thread.
 struct ThreadState {
-  int depth = 0;                              ///< hooked operators on the stack
-  const OpInfo* outermost = nullptr;          ///< the first of them
+  int depth = 0;                      ///< hooked operators on the stack
+  const OpInfo* outermost = nullptr;  ///< the first of them
+  /// The storages of the outermost operator's arguments, held; empty where they are not.
+  StorageUses arguments;
+  StorageUses made;                           ///< those of its results
+  c10::Stack arguments_kept;                  ///< to run it again; empty between two operators
   Pins operator_pins;                         ///< held until the outermost operator ends
   PinHolder holder;                           ///< of operator_pins, as other threads see it
   std::vector<AccessScope> access_scopes;     ///< innermost last
@@ -104,15 +124,17 @@ ThreadState& thread_state() noexcept;
 /// On whose behalf the calling thread may wait for the operators of others; null: it must not, as
 /// one of them may be waiting for it.
 PinHolder* may_wait_as() noexcept;
+PinHolder* may_wait_as(ThreadState& state) noexcept;
 /// The thread's operator, if it runs one, is about to pin or to allocate: Engine::enter().
 void enter_engine(EngineLock& lock, Engine& engine);
+void enter_engine(ThreadState& state, EngineLock& lock, Engine& engine);
 /// The thread's operator holds nothing any more.
 void leave_engine(ThreadState& state, bool to_try_again) noexcept;
 
 /// Appends every storage that `value` holds, however deeply nested in lists, tuples and
 /// dictionaries. With `inside` also those within sparse tensors.
 void collect_storages(const c10::IValue& value, bool writes, bool inside,
-                      std::vector<StorageUse>& found);
+                      c10::SmallVectorImpl<StorageUse>& found);
 
 /// Somebody has a pointer to the tensor's bytes from now on, whatever scopes the thread is in: its
 /// blocks come back, count as written, and are kept.
@@ -121,8 +143,9 @@ void keep(const at::Tensor& tensor);
 /// The error of a budget that cannot hold what is needed at once: names the running operator, what
 /// it holds, what is asked for, and the smallest limit that could work. Throws Shortage within an
 /// operator, else c10::OutOfMemoryError; that also where the thread has a WorkspaceRetry, and the
-/// limit, not the tier below, is too small.
+/// limit, not the tier below, is too small. `reason`: why the tier below has no room; empty: it
+/// has. `half_written`: the operator works in place, and has done a part of it.
 [[noreturn]] void throw_out_of_memory(DeviceManager& manager, Bytes requested,
-                                      const std::string& reason);
+                                      const std::string& reason, bool half_written = false);
 
 }  // namespace lms::torch

@@ -34,3 +34,10 @@
 #else
 #define LMS_FORWARD_NEWER_ALLOCATOR_FUNCTIONS
 #endif
+
+/// Tensors whose dimensions have names; none since 2.15.
+#if LMS_TORCH_AT_LEAST(2, 15)
+#define LMS_HAS_NAMES(tensor) false
+#else
+#define LMS_HAS_NAMES(tensor) (tensor).has_names()
+#endif

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace at {
@@ -50,6 +51,9 @@ void reset_peak_memory_stats(const std::string& device = "");
 /// where a loop repeats something within its step.
 void step(const std::string& device = "");
 
+/// "planned", or why the steps of a device ("": the first that is managed) are not, in a few words.
+std::string plan_state(const std::string& device = "");
+
 /// Waits until no plan is being made; it is followed from the next step on. Not to be called while
 /// an operator runs.
 void wait_for_plan(const std::string& device = "");
@@ -70,6 +74,19 @@ void save_timeline(const std::string& path, const std::string& device = "");
 /// first, which takes 128 MiB of the device. Throws c10::Error if the link is slower than that, or
 /// the device has none.
 void emulate_link(double rate, const std::string& device = "");
+
+/// What an out-of-memory error of LMS is about.
+struct Need {
+  std::string op;                ///< "aten::convolution"; empty where no operator asked
+  std::int64_t bytes = 0;        ///< that it needs on the device at once
+  std::int64_t least_limit = 0;  ///< the smallest limit that could work
+  bool below = false;            ///< the memory below, host or file, is full
+};
+
+/// The facts behind an error, so that no program has to read its words. `error` is the text of one
+/// of the last eight that LMS raised in this process, whatever stands around it; else nothing is
+/// known.
+std::optional<Need> need_of(const std::string& error);
 
 /// Evicts everything that no operator uses. Returns the bytes that left the device. With a named
 /// device, that device must be managed.

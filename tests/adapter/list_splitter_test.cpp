@@ -106,6 +106,14 @@ TEST(ListSplitter, ListsThatKernelsLookAtAsAWholeAreLeftWhole) {
   gaps[2] = numbers(4 * kElements, 0.0).slice(0, 0, 2 * (kElements - 2), 2);
   EXPECT_TRUE(refused(gaps, list(0.5))) << "a tensor with gaps";
 
+  // Its kernel in place writes all of the list, and then complains.
+  auto inference = list(0.0);
+  {
+    const c10::InferenceMode guard;
+    inference[1] = numbers(kElements - 1, 0.3);
+  }
+  EXPECT_TRUE(refused(inference, list(0.5))) << "an inference tensor";
+
   auto shorter = list(0.5);
   shorter.pop_back();
   EXPECT_TRUE(refused(list(0.0), shorter)) << "lists of different lengths";

@@ -16,8 +16,8 @@
 
 namespace {
 
+using model::device_bytes;
 using model::kPage;
-using model::kTotal;
 using model::Model;
 using model::model_now;
 
@@ -50,7 +50,7 @@ CUresult create(CUmemGenericAllocationHandle* handle, std::size_t size, const CU
   const std::lock_guard guard(model_now().mutex);
   Model& model = model_now();
   if (model.memory < 0) model.memory = memfd_create("model_cuda", 0);
-  if (model.used + size > kTotal) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (model.used + size > device_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
   model.used += size;
   *handle = static_cast<CUmemGenericAllocationHandle>(model.chunks) + 1;
   model.chunks += static_cast<off_t>(size);

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "adapters/torch/backends.h"
+#include "adapters/torch/cpu/cpu_below.h"
 #include "adapters/torch/cpu/cpu_mover.h"
+#include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
@@ -47,7 +49,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       : DeviceManager(engine_, *this),
         mover_(*this, [this](c10::StorageImpl& made, CpuBlock& to) { return adopt(made, to); }),
         engine_({}, mover_, std::make_unique<LruPolicy>()),
-        allocator_(*this) {
+        allocator_(*this),
+        below_(*this, mover_, blocks_, {&delete_memory, &allocator_}) {
     pthread_atfork([] { instance->before_fork(); }, [] { instance->after_fork(); },
                    [] { instance->in_child(); });
     instance = this;
@@ -55,6 +58,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
 
   [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
   [[nodiscard]] Engine& engine() override { return engine_; }
+  [[nodiscard]] bool manages() const override { return on() && !forked_; }
 
   void start(const Options& settings) override {
     const Bytes limit = settings.limit >= 0 ? settings.limit : default_host_limit();
@@ -85,13 +89,15 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     limit_ = limit;
     drops_everything_ = settings.stress && settings.drop;
     other_algorithms_ = settings.other_algorithms;
+    slice_mode_ = torch::slice_mode(settings.slices);
+    slice_memory_.clear();
     EngineLock lock = engine_.lock();
     if (forked_.exchange(false)) engine_.resume(lock);  // a child that begins anew
     engine_.set_options(lock, {.limit = limit, .verify = settings.verify});
     if (settings.stress) {
       engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>(settings.drop));
     } else {
-      engine_.set_policy(lock, std::make_unique<LruPolicy>());
+      engine_.set_policy(lock, std::make_unique<ForesightPolicy>(pilot_.foresight()));
     }
     if (!was_on) {
       allocator_.native = c10::GetCPUAllocator();
@@ -101,11 +107,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     make_room_at_start(lock);
     if (!was_on) engine_.reset_peak(lock);
     lock.unlock();
-    pilot_.start({.enabled = settings.plan && !settings.stress,
-                  .limit = limit,
-                  .in_foreground = settings.plan_at_once,
-                  .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
-                  .plan_cache = settings.plan_cache});
+    pilot_.start(pilot_options(settings, limit));
   }
 
   void stop() override {
@@ -129,6 +131,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       throw OutOfMemory("LMS: cannot disable on cpu: " + format_bytes(left) +
                         " could not be brought back from the file");
     }
+    engine_.settle(lock);
     engine_.drop_copies(lock, INT64_MAX);
     lineages().stop();
     on_ = false;
@@ -156,6 +159,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
 
   void note_use(EngineLock& /*lock*/, std::span<const Use> /*uses*/,
                 const std::optional<c10::Stream>& /*other*/) override {}
+
+  [[nodiscard]] Below* below() override { return forked_ ? nullptr : &below_; }
 
   void reclaim_everything() override {
     try {
@@ -266,6 +271,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   }
   void drop_ghost(BlockUid uid) override { lineages().drop_ghost(uid); }
   void drop_ghosts() override { lineages().drop_ghosts(); }
+  void defer_updates(const std::vector<BlockUid>& written) override { deferred().choose(written); }
   void say(const std::string& line) override { torch::say(c10::kCPU, line); }
 
   /// True if what is dropped needs the bytes of a storage that is dying.
@@ -280,6 +286,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   }
 
   void before_fork() {
+    deferred().before_fork();
     lock_registry();
     fork_lock_.reset(new EngineLock(engine_.lock()));
     // What the child finds it reads where it lies, by whatever code.
@@ -302,6 +309,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     lineages().after_fork();
     fork_lock_.reset();
     unlock_registry();
+    deferred().after_fork();
   }
   void in_child() {
     // The child reads what the parent had, and manages nothing.
@@ -320,12 +328,14 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     drops_everything_ = false;
     fork_lock_.reset();
     unlock_registry();
+    deferred().after_fork();
   }
 
   CpuMover mover_;
   Engine engine_;
   CpuBlocks blocks_;
   CpuAllocator allocator_;
+  CpuBelow below_;
   std::unique_ptr<EngineLock> fork_lock_;
   std::atomic<bool> forked_{false};    ///< a child, which has not been enabled itself
   std::atomic<bool> computes_{false};  ///< such a child, and something was dropped at the fork

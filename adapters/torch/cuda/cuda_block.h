@@ -29,8 +29,16 @@ class CudaBlock final : public StorageBlock {
         manager_(manager) {}
   ~CudaBlock() override { slot.release(last_copy()); }
 
+  // They come and go with every tensor: their memory is kept.
+  static void* operator new(std::size_t size);
+  static void operator delete(void* block, std::size_t size) noexcept;
+
   /// While `ahead` is there, its storage's end (delete_absent) still needs the block.
   [[nodiscard]] bool alive() const override { return !storage.expired() || ahead_of_use; }
+  /// Its storage pointed below, and delete_absent() is about to be called, or is waiting.
+  [[nodiscard]] bool end_comes() const override {
+    return storage.expired() && (ahead_of_use || is_away(state) || state == BlockState::kArriving);
+  }
   void forgotten() noexcept override;
   [[nodiscard]] CudaManager& manager() const { return manager_; }
 

@@ -7,18 +7,53 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
+#include "base/node_allocator.h"
 #include "cuda/device.h"
 
 namespace lms::torch {
 
+namespace {
+
+struct FreeBlocks {
+  std::mutex mutex;
+  FreeNodes nodes;
+};
+
+FreeBlocks& free_blocks() {
+  static auto* blocks = new FreeBlocks;  // never destroyed: storages outlive static destructors
+  return *blocks;
+}
+
+}  // namespace
+
+// Nobody waits: in a forked child nobody might let go.
+void* CudaBlock::operator new(std::size_t size) {
+  const std::unique_lock lock(free_blocks().mutex, std::try_to_lock);
+  return lock ? free_blocks().nodes.take(size) : ::operator new(size);
+}
+
+void CudaBlock::operator delete(void* block, std::size_t size) noexcept {
+  const std::unique_lock lock(free_blocks().mutex, std::try_to_lock);
+  if (lock) {
+    free_blocks().nodes.give(block, size);
+  } else {
+    ::operator delete(block);
+  }
+}
+
 void CudaBlock::forgotten() noexcept {
-  if (place != nullptr) manager_.memory_.arena()->unlink(place, this);
+  if (place != nullptr) {
+    manager_.memory_.arena()->unlink(place, this);
+  } else if (!is_away(state)) {
+    manager_.pilot().gone(uid);  // PyTorch's own memory dies without a word
+  }
   if (auto found = manager_.blocks_.find(key);
       found != manager_.blocks_.end() && found->second == this) {
     manager_.blocks_.erase(found);
@@ -31,6 +66,7 @@ CudaManager::CudaManager(int index)
       kernels_(index),
       memory_(*this, engine_, device_),
       mover_(*this, engine_, memory_, device_),
+      below_(*this, mover_, device_),
       pilot_device_(*this, memory_, device_),
       engine_({}, mover_, std::make_unique<LruPolicy>(), &memory_) {
   fused_ = make_fused_rules(device_, kernels_);
@@ -43,6 +79,7 @@ void CudaManager::start(const Options& settings) {
     start_with(settings, /*was_on=*/true);
     return;
   }
+  process_ = getpid();
   auto& bridge = BridgeAllocator::instance();
   bridge.install();
   fraction_before_ = bridge.native()->getMemoryFraction(device_.index());
@@ -85,11 +122,13 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   if (settings.stress) {
     engine_.set_policy(lock, std::make_unique<EvictEverythingPolicy>(settings.drop));
   } else {
-    engine_.set_policy(lock, std::make_unique<LruPolicy>());
+    engine_.set_policy(lock, std::make_unique<ForesightPolicy>(pilot_.foresight()));
   }
   memory_.set_strict(settings.limit >= 0);
   drops_everything_ = settings.stress && settings.drop;
   other_algorithms_ = settings.other_algorithms;
+  slice_mode_ = torch::slice_mode(settings.slices);
+  slice_memory_.clear();
   on_ = true;
   make_room_at_start(lock);
   lock.unlock();
@@ -100,11 +139,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
     // As in make_room_at_start().
   }
   memory_.update_capacity();
-  pilot_.start({.enabled = settings.plan && !settings.stress,
-                .limit = limit,
-                .in_foreground = settings.plan_at_once,
-                .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
-                .plan_cache = settings.plan_cache});
+  pilot_.start(pilot_options(settings, limit));
   if (!was_on) {
     native->resetPeakStats(device_.index());
     lock.lock();
@@ -146,9 +181,12 @@ void CudaManager::stop() {
                         " are on the host and do not fit the device; they stay managed. Free "
                         "tensors, or move them to the CPU, and disable again");
     }
+    engine_.settle(lock);
     mover_.arrive_all(lock, held);
     std::vector<Block*> all;
-    engine_.for_each(lock, [&](Block& block) { all.push_back(&block); });
+    engine_.for_each(lock, [&](Block& block) {
+      if (!block.end_comes()) all.push_back(&block);
+    });
     for (Block* block : all) engine_.remove(lock, *block);
     on_ = false;
   }
@@ -180,13 +218,12 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
   const auto bytes = static_cast<Bytes>(storage.nbytes());
   if (const auto found = blocks_.find(&storage); found != blocks_.end()) {
     CudaBlock& block = *found->second;
-    const bool moving = block.state == BlockState::kLeaving || block.state == BlockState::kArriving;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     const bool below = is_away(block.state) || block.ahead_of_use;
     const bool mine =
         below ? data.get_deleter() == &CudaMover::delete_absent : memory_.on_device(data);
     const bool in_place = below || block.place == nullptr || block.place == data.get();
-    if (moving || (block.size == bytes && mine && in_place)) {
+    if (is_moving(block.state) || (block.size == bytes && mine && in_place)) {
       if (memory_.in_pool() && capturing() && !block.kept) engine_.keep(lock, block);
       return &block;
     }
@@ -207,6 +244,13 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
   }
   if (block.uid == 0) block.uid = Pilot::new_uid();
   return &block;
+}
+
+CudaBlock& CudaManager::add_lent(EngineLock& lock, std::unique_ptr<CudaBlock> block) {
+  c10::StorageImpl* const storage = block->key;
+  auto& added = static_cast<CudaBlock&>(engine_.add_lent(lock, std::move(block)));
+  blocks_.emplace(storage, &added);
+  return added;
 }
 
 void CudaManager::forget(EngineLock& lock, c10::StorageImpl& storage, CudaBlock& block) {
@@ -329,6 +373,7 @@ void CudaManager::capture_begin() {
     // What does not fit stays absent; the capture fails, with words, if it needs that.
     (void)engine_.return_all(lock);
     engine_.pause(lock);
+    engine_.settle(lock);  // another thread's block may be on its way
     mover_.arrive_all(lock, held);
   }
   mover_.finish();

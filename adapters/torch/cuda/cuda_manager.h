@@ -1,9 +1,12 @@
 #pragma once
 
+#include <c10/util/flat_hash_map.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <functional>
-#include <unordered_map>
 
+#include "adapters/torch/cuda/cuda_below.h"
 #include "adapters/torch/cuda/cuda_block.h"
 #include "adapters/torch/cuda/cuda_kernels.h"
 #include "adapters/torch/cuda/cuda_memory.h"
@@ -22,12 +25,14 @@ class CudaManager final : public DeviceManager {
 
   [[nodiscard]] c10::Device device() const override { return device_; }
   [[nodiscard]] Engine& engine() override { return engine_; }
+  [[nodiscard]] bool manages() const override { return on() && process_ == getpid(); }
   void start(const Options& settings) override;
   void stop() override;
   Block* find_or_track(EngineLock& lock, c10::StorageImpl& storage) override;
   Block* find(EngineLock& lock, c10::StorageImpl& storage) override;
   void note_use(EngineLock& lock, std::span<const Use> uses,
                 const std::optional<c10::Stream>& other) override;
+  [[nodiscard]] Below* below() override { return &below_; }
   void reclaim_everything() override { memory_.reclaim_everything(); }
   bool clear_what_failed() override { return memory_.clear_what_failed(); }
   [[nodiscard]] bool announces_death(const Block& block) const override;
@@ -47,6 +52,7 @@ class CudaManager final : public DeviceManager {
   [[nodiscard]] Bytes ample_limit(Bytes requested) override {
     return memory_.ample_limit(requested);
   }
+  [[nodiscard]] std::string what_is_wasted() override { return memory_.what_is_wasted(); }
   void operator_ended() override { memory_.operator_ended(); }
   void add_stats(std::map<std::string, std::int64_t>& stats) override;
   void reset_peak() override;
@@ -56,6 +62,8 @@ class CudaManager final : public DeviceManager {
 
   // For memory and mover.
 
+  /// A block that is born below, of a storage that nobody else knows yet.
+  CudaBlock& add_lent(EngineLock& lock, std::unique_ptr<CudaBlock> block);
   /// A storage stands for no block any more.
   void forget(EngineLock& lock, c10::StorageImpl& storage, CudaBlock& block);
   /// True if what is dropped needs the bytes behind `data`, whose storage is dying: they live on.
@@ -73,10 +81,12 @@ class CudaManager final : public DeviceManager {
   CudaKernels kernels_;
   CudaMemory memory_;
   CudaMover mover_;
+  CudaBelow below_;
   CudaPilotDevice pilot_device_;
   Engine engine_;
-  std::unordered_map<c10::StorageImpl*, CudaBlock*> blocks_;  ///< guarded by the engine's lock
+  ska::flat_hash_map<c10::StorageImpl*, CudaBlock*> blocks_;  ///< guarded by the engine's lock
   double fraction_before_ = 1.0;
+  pid_t process_ = 0;  ///< that has it on
   std::atomic<int> captures_{0};
 };
 

@@ -132,12 +132,13 @@ c10::DataPtr CudaMemory::allocate(std::size_t n) {
   }
   const Bytes size = round_up(bytes, kUnit);
   const BlockUid uid = Pilot::new_uid();
-  if (thread_state().outermost != nullptr && thread_state().holder.engine() == nullptr) {
+  ThreadState& state = thread_state();
+  if (state.outermost != nullptr && state.holder.engine() == nullptr) {
     EngineLock lock = engine_.lock();
     enter_engine(lock, engine_);
   }
   try {
-    Replay* const replay = thread_state().replay;
+    Replay* const replay = state.replay;
     const Bytes wanted =
         replay != nullptr ? replay->take() : manager_.pilot().allocating(uid, size);
     auto data = take_or_wait<c10::DataPtr>(
@@ -190,7 +191,11 @@ c10::DataPtr CudaMemory::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, 
     return c10::DataPtr{data, data, &delete_in_arena, device_};
   };
   if (wanted != kNoAddress) {
-    if (void* data = take_wanted(size, uid, wanted)) return whole(data);
+    try {
+      if (void* data = take_wanted(size, uid, wanted)) return whole(data);
+    } catch (const TierFull&) {
+      // Elsewhere there may be room, or something that need not be copied.
+    }
     ++misplaced_;
   }
   std::int64_t evicted = 0;
@@ -253,10 +258,9 @@ bool CudaMemory::clear(Bytes address, Bytes bytes) {
   return true;
 }
 
-bool CudaMemory::clear_cheapest(Bytes bytes) {
+bool CudaMemory::clear_cheapest(Bytes bytes, const std::function<bool(const Block&)>& spare) {
   begin_pressure();
   EngineLock lock = engine_.lock();
-  const auto now = static_cast<double>(engine_.clock(lock));
   std::vector<BlockUid> stuck;  // neither is there room for them below, nor can they be dropped
   std::string full;
   bool any = false;
@@ -265,9 +269,8 @@ bool CudaMemory::clear_cheapest(Bytes bytes) {
       if (!engine_.may_evict(lock, block) || std::ranges::find(stuck, block.uid) != stuck.end()) {
         return std::numeric_limits<double>::infinity();
       }
-      // Least recently used first, and what need not be copied before what must.
-      const double age = now - static_cast<double>(block.last_use) + 1;
-      return static_cast<double>(block.size) * (block.copy_valid ? 0.5 : 1.0) / age;
+      if (spare && !spare(block)) return std::numeric_limits<double>::infinity();
+      return static_cast<double>(block.size) * engine_.cost_of_leaving(lock, block);
     });
     if (!blocks && !any && !stuck.empty()) throw TierFull(full);
     if (!blocks) return any;
@@ -285,6 +288,11 @@ bool CudaMemory::clear_cheapest(Bytes bytes) {
       full = error.what();
     }
   }
+}
+
+bool CudaMemory::make_room_ahead(Bytes bytes, const std::function<bool(const Block&)>& spare) {
+  if (!arena_) return false;
+  return arena_->free() >= bytes || clear_cheapest(bytes, spare);
 }
 
 void CudaMemory::yield_to_native(Bytes bytes) {
@@ -394,26 +402,37 @@ void CudaMemory::delete_in_arena(void* data) {
                                 {data, data, &delete_in_arena, memory->device_})) {
     return;
   }
-  try {
-    const c10::cuda::CUDAGuard guard(memory->device_.index());
-    const cudaStream_t main = memory->main_stream_;
-    // The main stream's next user of these addresses comes after everybody. Another thread may be
-    // that user as soon as they are given back.
-    if (stay->arriving) memory->wait_on(main, stay->arriving);
-    for (const cudaStream_t stream : stay->users) {
-      if (stream != main) cuda::Event::record(memory->device_.index(), stream)->block(main);
+  const auto give = [&](const cuda::EventPtr& being_copied) {
+    try {
+      std::optional<c10::cuda::CUDAGuard> guard;
+      if (stay->arriving || being_copied || !stay->users.empty()) {
+        guard.emplace(memory->device_.index());
+      }
+      const cudaStream_t main = memory->main_stream_;
+      // The main stream's next user of these addresses comes after everybody. Another thread may be
+      // that user as soon as they are given back.
+      for (const cuda::EventPtr& copy : {stay->arriving, being_copied}) {
+        if (copy) memory->wait_on(main, copy);
+      }
+      for (const cudaStream_t stream : stay->users) {
+        if (stream != main) cuda::Event::record(memory->device_.index(), stream)->block(main);
+      }
+    } catch (const std::exception&) {
+      // The runtime is being torn down: nothing runs any more.
     }
-  } catch (const std::exception&) {
-    // The runtime is being torn down: nothing runs any more.
-  }
-  if (stay->block != nullptr) {
+    memory->laps_.note(memory->used_by_plan());
+    memory->arena_->give(data);
+  };
+  if (stay->block == nullptr) {
+    give(nullptr);
+  } else {
     EngineLock lock = memory->engine_.lock();
-    if (memory->engine_.knows(lock, stay->block, stay->uid)) {
-      memory->engine_.remove(lock, *stay->block);
-    }
+    const bool known = memory->engine_.knows(lock, stay->block, stay->uid);
+    // A copy that has been begun ahead may still be reading the bytes.
+    give(known ? stay->block->being_copied : nullptr);
+    // Whoever waits for room hears of it when it is there.
+    if (known) memory->engine_.remove(lock, *stay->block);
   }
-  memory->laps_.note(memory->used_by_plan());
-  memory->arena_->give(data);
   manager.pilot().released(stay->uid);
   if (manager.on() || memory->arena_->used() > 0) return;
   try {

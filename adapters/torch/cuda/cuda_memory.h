@@ -1,9 +1,9 @@
 #pragma once
 
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/FunctionRef.h>
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,10 +43,13 @@ class CudaMemory final : public Meter {
   /// Calls `allocate`, PyTorch's own allocation of `bytes`, with room made for it before, and again
   /// after a reclaim if it throws c10::OutOfMemoryError all the same.
   template <typename Result>
-  Result with_room(std::size_t bytes, const std::function<Result()>& allocate);
+  Result with_room(std::size_t bytes, c10::function_ref<Result()> allocate);
   /// PyTorch's allocator has given `bytes` at `data` on the current stream. What is of a private
   /// pool is never managed.
   void note_allocation(void* data, Bytes bytes);
+  /// Memory of PyTorch's allocator, if there is some and the limit allows it with nothing leaving;
+  /// else null.
+  c10::DataPtr take_if_free(std::size_t bytes);
   /// Allocations go to a private pool (a graph's, a user's) from now on / no longer.
   void begin_pool() { ++pools_; }
   void end_pool() { --pools_; }
@@ -71,7 +74,7 @@ class CudaMemory final : public Meter {
   /// Calls `take` until it gives something; before each time but the first, an operator of another
   /// thread has let something go. What it gave last.
   template <typename Result>
-  Result take_or_wait(const std::function<Result()>& take);
+  Result take_or_wait(c10::function_ref<Result()> take);
   /// Frees what lies in any device's arena.
   static void delete_in_arena(void* data);
 
@@ -103,6 +106,8 @@ class CudaMemory final : public Meter {
   void reclaim_everything();
   [[nodiscard]] Bytes least_limit(Bytes needed, Bytes requested);
   [[nodiscard]] Bytes ample_limit(Bytes requested);
+  /// See DeviceManager.
+  [[nodiscard]] std::string what_is_wasted() const;
 
   // Times and figures
 
@@ -121,11 +126,15 @@ class CudaMemory final : public Meter {
   /// Most bytes that the arena and PyTorch's allocator have reserved together at one time.
   [[nodiscard]] Bytes reserved_peak() const { return reserved_peak_.load(); }
   void reset_reserved_peak();
+  /// As PilotDevice::make_room_ahead(). Takes the engine's lock itself.
+  bool make_room_ahead(Bytes bytes, const std::function<bool(const Block&)>& spare);
+
   void add_stats(std::map<std::string, std::int64_t>& stats) const;
 
  private:
   bool clear(Bytes address, Bytes bytes);
-  bool clear_cheapest(Bytes bytes);
+  /// Nothing leaves for which `spare` is false, if it is given.
+  bool clear_cheapest(Bytes bytes, const std::function<bool(const Block&)>& spare = nullptr);
   void begin_pressure();
   /// Bytes that PyTorch's allocator has reserved now.
   Bytes native_reserved();
@@ -133,7 +142,9 @@ class CudaMemory final : public Meter {
   void note_arena_growth();
   /// As with_room(), but null where there is none.
   template <typename Result>
-  Result try_with_room(Bytes bytes, const std::function<Result()>& allocate);
+  Result try_with_room(Bytes bytes, c10::function_ref<Result()> allocate);
+  /// No block's, and room is made for it only if there is none.
+  [[nodiscard]] bool is_small(Bytes bytes) const;
   /// False: nothing more may leave, and the bytes do not fit under the limit.
   bool prepare_room(Bytes bytes);
   bool relieve(Bytes bytes, int attempt);

@@ -57,8 +57,7 @@ void CudaMover::delete_absent(void* context) {
     // A kernel that LMS cannot see may still be reading the copy over the bus.
     const int index = manager.device().index();
     const c10::cuda::CUDAGuard guard(index);
-    if (block->copied_out) block->copied_out->block(block->home);
-    if (block->ahead_of_use) block->copied_in->block(block->home);
+    if (block->slot_used) block->slot_used->block(block->home);
     for (const cudaStream_t stream : block->recorded) {
       if (stream != block->home) Event::record(index, stream)->block(block->home);
     }
@@ -90,7 +89,7 @@ void CudaMover::delete_absent(void* context) {
   manager.pilot().released(uid);
 }
 
-void CudaMover::prepare_copy_out(CudaBlock& block, const void* data) {
+void CudaMover::gather_users(CudaBlock& block, const void* data) {
   const auto add = [&](cudaStream_t stream) {
     if (block.used_on(stream)) return;
     // Whoever is in the list has waited; a block that came ahead has been waited for by nobody.
@@ -101,6 +100,10 @@ void CudaMover::prepare_copy_out(CudaBlock& block, const void* data) {
   add(memory_.owner_of(data));
   add(block.home);
   for (const cudaStream_t stream : block.recorded) add(stream);
+}
+
+void CudaMover::prepare_copy_out(CudaBlock& block, const void* data) {
+  gather_users(block, data);
   for (cudaStream_t stream : block.streams) {
     out_->wait_for(Event::record(device_.index(), stream));
   }
@@ -114,7 +117,11 @@ bool CudaMover::holds(const c10::StorageImpl& storage, const CudaBlock& block) c
 void CudaMover::release_in_order(CudaBlock& block, const void* data) {
   const cudaStream_t owner = memory_.owner_of(data);
   // After the copies from and to it, and after what other streams still read.
-  if (block.being_copied) memory_.wait_on(owner, block.being_copied);
+  if (block.being_copied) {
+    // The storage is about to point at that copy.
+    gather_users(block, data);
+    for (cudaStream_t stream : block.streams) memory_.wait_on(stream, block.being_copied);
+  }
   if (block.copied_in && !block.used_on(owner)) memory_.wait_on(owner, block.copied_in);
   for (cudaStream_t stream : block.streams) {
     if (stream != owner) memory_.wait_on(owner, Event::record(device_.index(), stream));
@@ -156,6 +163,13 @@ bool CudaMover::keeps_copies() const {
   return host.used <= host.limit / 4 * 3;
 }
 
+HostSlot CudaMover::take_slot(Bytes bytes) {
+  HostSlot slot = host_->acquire(bytes);
+  host_allocated_ += round_up(bytes, HostArena::kAlignment);
+  manager_.note_below(host_->stats().used);
+  return slot;
+}
+
 std::optional<Bytes> CudaMover::page_out(Block& base, bool clean) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
@@ -194,8 +208,11 @@ std::optional<Bytes> CudaMover::page_out(Block& base, bool clean) {
 std::optional<Bytes> CudaMover::copy_below(Block& base) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
-  if (!storage || !holds(*storage, block) || (memory_.in_pool() && manager_.capturing()))
+  // Memory of PyTorch's allocator would die without a word, and serve others during the copy.
+  if (!storage || !holds(*storage, block) || block.place == nullptr ||
+      (memory_.in_pool() && manager_.capturing())) {
     return std::nullopt;
+  }
   const cuda::ScopedRange range("copy out", block.size);
   const c10::cuda::CUDAGuard guard(device_.index());
   HostSlot slot = host_->acquire(block.size);
@@ -248,7 +265,11 @@ std::optional<Bytes> CudaMover::page_in(Block& base, bool ahead) {
   } else {
     // PyTorch's allocator is not told whom to wait for when it dies: the program's own order holds.
     const c10::cuda::CUDAStreamGuard on_home(memory_.stream_of(owner));
-    fresh = c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(block.size));
+    const auto bytes = static_cast<std::size_t>(block.size);
+    fresh = ahead ? memory_.take_if_free(bytes)
+                  : c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+    if (!fresh)
+      throw OutOfMemory("no place on the device for a block of " + format_bytes(block.size));
     block.place = nullptr;
   }
   memory_.claim(block, fresh, owner);

@@ -54,6 +54,10 @@ class CudaMover final : public Mover {
   void arrive_all(EngineLock& lock, std::vector<c10::intrusive_ptr<c10::StorageImpl>>& held);
   /// There is room below for copies of what is on the device.
   [[nodiscard]] bool keeps_copies() const;
+  /// Room below for bytes of a block. Throws TierFull.
+  HostSlot take_slot(Bytes bytes);
+  [[nodiscard]] cuda::Lane& lane_in() { return *in_; }
+  [[nodiscard]] cuda::Lane& lane_out() { return *out_; }
   /// Of storages whose bytes are below; the context is their block.
   static void delete_absent(void* context);
 
@@ -65,7 +69,9 @@ class CudaMover final : public Mover {
   [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
   /// The next user of the block's memory comes after everybody who has used it.
   void release_in_order(CudaBlock& block, const void* data);
-  /// The out lane waits for everybody who has used the block, and everybody for its arrival.
+  /// All who may come to use the block's storage are among its streams, and wait for its arrival.
+  void gather_users(CudaBlock& block, const void* data);
+  /// Likewise; and the out lane waits for everybody who has used the block.
   void prepare_copy_out(CudaBlock& block, const void* data);
   cuda::EventPtr copy_out(const CudaBlock& block, const HostSlot& to, const void* from);
   cuda::EventPtr copy_in(const CudaBlock& block, void* to);

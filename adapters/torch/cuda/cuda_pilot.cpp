@@ -7,6 +7,7 @@
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 
@@ -75,6 +76,19 @@ bool CudaPilotDevice::at_home(const Block& base) {
                            : memory_.arena()->lies_on(block.place, manager_.pilot().pages_of(home));
 }
 
+bool CudaPilotDevice::make_room_ahead(EngineLock& lock, Engine& /*engine*/, Bytes bytes,
+                                      const std::function<bool(const Block&)>& spare) {
+  lock.unlock();
+  bool made = false;
+  try {
+    made = memory_.make_room_ahead(bytes, spare);
+  } catch (const TierFull&) {
+    // Whoever needs the memory hears of it.
+  }
+  lock.lock();
+  return made;
+}
+
 LinkModel CudaPilotDevice::link() { return link_; }
 
 void CudaPilotDevice::remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) {
@@ -83,6 +97,10 @@ void CudaPilotDevice::remake_ghost(BlockUid uid, const std::vector<Bytes>& addre
 }
 
 void CudaPilotDevice::drop_ghost(BlockUid uid) { manager_.lineages().drop_ghost(uid); }
+
+void CudaPilotDevice::defer_updates(const std::vector<BlockUid>& written) {
+  manager_.deferred().choose(written);
+}
 
 void CudaPilotDevice::drop_ghosts() { manager_.lineages().drop_ghosts(); }
 

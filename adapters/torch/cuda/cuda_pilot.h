@@ -25,9 +25,13 @@ class CudaPilotDevice final : public PilotDevice {
   [[nodiscard]] std::int64_t misplaced() const override;
   [[nodiscard]] bool at_home(const Block& block) override;
   LinkModel link() override;
+  [[nodiscard]] bool copies_beside() const override { return true; }
+  bool make_room_ahead(EngineLock& lock, Engine& engine, Bytes bytes,
+                       const std::function<bool(const Block&)>& spare) override;
   void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override;
   void drop_ghost(BlockUid uid) override;
   void drop_ghosts() override;
+  void defer_updates(const std::vector<BlockUid>& written) override;
   void show(Stage stage, bool begins) noexcept override;
   void say(const std::string& line) override;
 

@@ -13,7 +13,7 @@
 namespace lms::torch {
 
 template <typename Result>
-Result CudaMemory::take_or_wait(const std::function<Result()>& take) {
+Result CudaMemory::take_or_wait(c10::function_ref<Result()> take) {
   PinHolder* const who = may_wait_as();
   bool waited = false;
   const auto end_wait = [&] {
@@ -21,23 +21,19 @@ Result CudaMemory::take_or_wait(const std::function<Result()>& take) {
     EngineLock lock = engine_.lock(who);
     engine_.end_wait(lock);
   };
-  // take() looks for room without the lock: what others let go meanwhile it may have missed.
-  const auto changes = [&] {
-    EngineLock lock = engine_.lock(who);
-    return engine_.changes(lock);
-  };
   const auto wait = [&](std::uint64_t before) {
     if (who == nullptr) return false;
     EngineLock lock = engine_.lock(who);
-    if (engine_.changes(lock) != before) return true;
+    if (engine_.changes() != before) return true;
     waited = true;
     return engine_.wait_for_others(lock);
   };
   try {
-    std::uint64_t before = changes();
+    // take() looks for room without the lock: what others let go meanwhile it may have missed.
+    std::uint64_t before = engine_.changes();
     Result result = take();
     while (!result && wait(before)) {
-      before = changes();
+      before = engine_.changes();
       result = take();
     }
     end_wait();
@@ -48,7 +44,23 @@ Result CudaMemory::take_or_wait(const std::function<Result()>& take) {
   }
 }
 
-template c10::DataPtr CudaMemory::take_or_wait<c10::DataPtr>(const std::function<c10::DataPtr()>&);
+template c10::DataPtr CudaMemory::take_or_wait<c10::DataPtr>(c10::function_ref<c10::DataPtr()>);
+
+c10::DataPtr CudaMemory::take_if_free(std::size_t size) {
+  const auto bytes = static_cast<Bytes>(size);
+  if (in_use() + round_up(bytes, 512) > manager_.limit()) return {};
+  try {
+    auto data = BridgeAllocator::instance().native()->allocate(size);
+    note_allocation(data.get(), bytes);
+    return data;
+  } catch (const c10::OutOfMemoryError&) {
+    return {};
+  }
+}
+
+bool CudaMemory::is_small(Bytes bytes) const {
+  return bytes < std::min(kLarge, manager_.min_block());
+}
 
 bool CudaMemory::prepare_room(Bytes bytes) {
   EngineLock lock = engine_.lock();
@@ -95,9 +107,16 @@ bool CudaMemory::relieve(Bytes bytes, int attempt) {
 }
 
 template <typename Result>
-Result CudaMemory::with_room(std::size_t size, const std::function<Result()>& allocate) {
+Result CudaMemory::with_room(std::size_t size, c10::function_ref<Result()> allocate) {
   const auto bytes = static_cast<Bytes>(size);
   if (bytes == 0 || (in_pool() && manager_.capturing())) return allocate();
+  if (is_small(bytes)) {
+    try {
+      return allocate();
+    } catch (const c10::OutOfMemoryError&) {
+      // Room is made below.
+    }
+  }
   try {
     if (Result result = take_or_wait<Result>([&] { return try_with_room(bytes, allocate); })) {
       return result;
@@ -109,9 +128,9 @@ Result CudaMemory::with_room(std::size_t size, const std::function<Result()>& al
 }
 
 template <typename Result>
-Result CudaMemory::try_with_room(Bytes bytes, const std::function<Result()>& allocate) {
+Result CudaMemory::try_with_room(Bytes bytes, c10::function_ref<Result()> allocate) {
   {
-    if (bytes < std::min(kLarge, manager_.min_block())) {
+    if (is_small(bytes)) {
       try {
         return allocate();
       } catch (const c10::OutOfMemoryError&) {
@@ -155,8 +174,8 @@ Result CudaMemory::try_with_room(Bytes bytes, const std::function<Result()>& all
 }
 
 template c10::DataPtr CudaMemory::with_room<c10::DataPtr>(std::size_t,
-                                                          const std::function<c10::DataPtr()>&);
-template void* CudaMemory::with_room<void*>(std::size_t, const std::function<void*()>&);
+                                                          c10::function_ref<c10::DataPtr()>);
+template void* CudaMemory::with_room<void*>(std::size_t, c10::function_ref<void*()>);
 
 void CudaMemory::reclaim_everything() {
   try {
@@ -184,6 +203,18 @@ Bytes CudaMemory::least_limit(Bytes needed, Bytes requested) {
   // The arena takes memory in chunks, and leaves slack(limit) of what is not reserved.
   const Bytes chunks = reserved + round_up(arena_->used() + requested, arena_->page());
   return std::max({needed, native, chunks + slack(chunks + kSlack)});
+}
+
+std::string CudaMemory::what_is_wasted() const {
+  const auto stats = native_stats(device_);
+  const Bytes reserved = current(stats.reserved_bytes);
+  const Bytes used = current(stats.allocated_bytes);
+  if (reserved - used < manager_.limit() / 8) return {};
+  return "PyTorch's allocator holds " + format_bytes(reserved) + ", of which " +
+         format_bytes(used) +
+         " are in use, and gives no segment back in which something is. Where that is cuBLAS's "
+         "workspaces, and no CUDA graph has been captured, torch._C._cuda_clearCublasWorkspaces() "
+         "and torch.cuda.empty_cache() help. ";
 }
 
 Bytes CudaMemory::ample_limit(Bytes requested) {

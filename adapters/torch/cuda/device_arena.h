@@ -7,10 +7,10 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/node_allocator.h"
 #include "cuda/event.h"
 #include "cuda/virtual_memory.h"
 #include "steps/step_log.h"
@@ -126,10 +126,10 @@ class DeviceArena {
   std::mutex mutex_;
   cuda::VirtualMemory memory_;
   AddressMap map_;
-  std::unordered_map<Bytes, Stay> stays_;       ///< by address
-  std::unordered_map<Bytes, Bytes> in_pieces_;  ///< of a piece: its stay's address
-  std::vector<Bytes> walls_;  ///< taken below the window, so that nothing goes there
-  Bytes below_ = 0;           ///< physical bytes below the window
+  PooledMap<Bytes, Stay> stays_;       ///< by address
+  PooledMap<Bytes, Bytes> in_pieces_;  ///< of a piece: its stay's address
+  std::vector<Bytes> walls_;           ///< taken below the window, so that nothing goes there
+  Bytes below_ = 0;                    ///< physical bytes below the window
   std::atomic<Bytes> base_{0};
   std::atomic<Bytes> used_{0}, peak_{0}, mapped_{0}, mapped_peak_{0};
   std::atomic<std::int64_t> joins_{0};

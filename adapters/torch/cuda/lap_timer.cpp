@@ -45,6 +45,9 @@ void LapTimer::clear() {
   for (const Pair& pair : pairs_) free_.insert(free_.end(), {pair.begin, pair.end});
   laps_.clear();
   pairs_.clear();
+  behind_.clear();
+  passed_ = 0;
+  behind_now_ = -1;
   most_.clear();
   waits_.clear();
   copies_.clear();
@@ -64,6 +67,14 @@ void LapTimer::start(cudaStream_t stream) {
   running_ = true;
 }
 
+/// How many laps the device has not done. Asks about each mark until it has been passed, and once
+/// more each time.
+int LapTimer::laps_behind() {
+  while (passed_ < laps_.size() && cudaEventQuery(laps_[passed_]) == cudaSuccess) ++passed_;
+  (void)cudaGetLastError();  // "not ready" is an answer, and must not be found by others
+  return static_cast<int>(laps_.size() - passed_);
+}
+
 void LapTimer::begin_lap(Bytes device) {
   if (!running()) return;
   const Guard guard(mutex_);
@@ -71,11 +82,11 @@ void LapTimer::begin_lap(Bytes device) {
   // If the stream has come to its end, it stands still until the host has queued the operator: the
   // host has waited for it, or is slow.
   if (!running() || laps_.empty()) return;
-  if (cudaEventQuery(laps_.back()) == cudaSuccess) {
+  behind_now_ = laps_behind();
+  if (behind_now_ == 0) {
     begin_anew();
     return;
   }
-  (void)cudaGetLastError();
   if (pairs_.size() < kPairs) {
     const cudaEvent_t begin = mark(stream_);
     pairs_.push_back({laps_.size(), begin, mark(stream_)});
@@ -86,6 +97,8 @@ void LapTimer::lap(Bytes device) {
   if (!running()) return;
   const Guard guard(mutex_);
   if (!running()) return;
+  behind_.emplace_back(behind_now_, laps_behind());
+  behind_now_ = -1;
   laps_.push_back(mark(stream_));
   most_.push_back(std::max(most_now_, device));
   most_now_ = device;
@@ -173,7 +186,9 @@ PilotDevice::Laps LapTimer::finish() {
     result.operators.push_back({.begin_ms = end - std::max(ran[i] - least, 0.0),
                                 .end_ms = end,
                                 .device = most_[i - 1],
-                                .waited_ms = stood});
+                                .waited_ms = stood,
+                                .behind = behind_[i - 1].first,
+                                .behind_after = behind_[i - 1].second});
   }
   for (Copy& copy : copies_) {
     if (copy.lap >= laps_.size()) continue;  // the next step's

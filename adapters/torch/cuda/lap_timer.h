@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cuda/event.h"
@@ -43,6 +44,7 @@ class LapTimer {
 
  private:
   cudaEvent_t mark(cudaStream_t stream);
+  [[nodiscard]] int laps_behind();
   void begin_anew();
   void clear();
 
@@ -53,6 +55,10 @@ class LapTimer {
   std::vector<cudaEvent_t> laps_;  ///< the start, then the end of each
   std::vector<Bytes> most_;        ///< on the device, by lap
   Bytes most_now_ = 0;             ///< in the lap that runs
+  std::size_t passed_ = 0;         ///< so many of laps_ the device has passed
+  /// By lap: of the laps before, how many the device had not done when it began, and when it ended.
+  std::vector<std::pair<int, int>> behind_;
+  int behind_now_ = -1;
   struct Wait {
     std::size_t lap;    ///< from 1
     cudaEvent_t begin;  ///< null: when the lap began

@@ -30,6 +30,30 @@ struct Lists {
   Bytes total = 0;
 };
 
+Bytes split_above(const DeviceManager& manager) {
+  return manager.limit() / (pressed() ? kSplitAbovePressed : kSplitAbove);
+}
+
+/// Whether the lists may take so much that they are split: asked of every list operator, before
+/// anything is made of its lists.
+bool may_be_split(const c10::IValue* arguments, std::size_t count) {
+  const DeviceManager* manager = nullptr;
+  Bytes total = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!arguments[i].isTensorList()) continue;
+    for (const c10::IValue& element : arguments[i].toListRef()) {
+      const at::Tensor& tensor = element.toTensor();
+      if (!tensor.defined() || !tensor.has_storage()) continue;
+      if (manager == nullptr) manager = active_manager(tensor.device());
+      if (manager == nullptr) continue;
+      const auto bytes =
+          static_cast<Bytes>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes());
+      if (bytes >= manager->min_block()) total += bytes;
+    }
+  }
+  return manager != nullptr && total > split_above(*manager);
+}
+
 /// False: not lists of one length.
 bool read_lists(const c10::IValue* arguments, std::size_t count, Lists& lists) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -68,7 +92,8 @@ void measure(Lists& lists) {
 }
 
 /// Kernels take their fast path only if all tensors agree. Part of a list that does not might, and
-/// would then be computed by other code; so what does not agree is not split.
+/// would then be computed by other code; so what does not agree is not split. Nor is a list with an
+/// inference tensor: kernels in place write all of it before they complain of that one.
 bool alike(const Lists& lists) {
   for (const auto& tensors : lists.tensors) {
     const at::Tensor& first = tensors.front();
@@ -76,7 +101,7 @@ bool alike(const Lists& lists) {
       const at::Tensor& tensor = tensors[k];
       if (!tensor.defined() || tensor.layout() != at::kStrided ||
           tensor.scalar_type() != first.scalar_type() || tensor.device() != first.device() ||
-          !tensor.is_non_overlapping_and_dense()) {
+          !tensor.is_non_overlapping_and_dense() || tensor.is_inference()) {
         return false;
       }
       const at::Tensor& beside = lists.tensors.front()[k];
@@ -107,12 +132,11 @@ c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end
 bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                    const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   const std::size_t base = stack.size() - info.argument_count;
+  if (!may_be_split(&stack[base], info.argument_count)) return false;
   Lists lists;
   if (!read_lists(&stack[base], info.argument_count, lists)) return false;
   measure(lists);
-  if (lists.manager == nullptr ||
-      lists.total <= lists.manager->limit() / (pressed() ? kSplitAbovePressed : kSplitAbove) ||
-      !alike(lists)) {
+  if (lists.manager == nullptr || lists.total <= split_above(*lists.manager) || !alike(lists)) {
     return false;
   }
   // One scalar a list element, in a CPU tensor (the ".Tensor" overloads of addcmul and addcdiv).
@@ -154,7 +178,7 @@ bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFun
     run(part_info, kernel, op, keys, part);
     if (returned == 1) {
       // Complete tensors: what one part made may leave while the next is computed.
-      std::vector<StorageUse> made;
+      StorageUses made;
       collect_storages(part.back(), /*writes=*/true, /*inside=*/false, made);
       Pins pins;
       pins.add(made);

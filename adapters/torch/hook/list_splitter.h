@@ -6,10 +6,6 @@
 
 namespace lms::torch {
 
-/// run_operator(), which is who asks for chunks.
-using RunOperator = void (*)(const OpInfo&, const c10::SafeKernelFunction&,
-                             const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack&);
-
 /// Runs an operator over lists of tensors (_foreach_*, _fused_adam_, …) as several calls over
 /// parts of its lists, where the whole would take up too much of the device: it needs all of its
 /// lists on the device at once, which for an optimizer is the whole model four times over.

@@ -14,7 +14,9 @@
 
 #include "adapters/torch/fused/rule.h"
 #include "adapters/torch/hook/op_run.h"
+#include "adapters/torch/hook/out_arguments.h"
 #include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/slices/cut.h"
 
 namespace lms::torch {
 namespace {
@@ -56,6 +58,20 @@ class HookedKernel final : public c10::OperatorKernel {
   c10::SafeKernelFunction kernel_;
 };
 
+class HookedOutKernel final : public c10::OperatorKernel {
+ public:
+  HookedOutKernel(OutKernel info, c10::SafeKernelFunction kernel)
+      : info_(std::move(info)), kernel_(std::move(kernel)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
+    run_with_outputs(info_, kernel_, op, keys, *stack);
+  }
+
+ private:
+  OutKernel info_;
+  c10::SafeKernelFunction kernel_;
+};
+
 class Listener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override { ++registrations; }
@@ -90,6 +106,7 @@ struct OpHook::State {
       const auto op = dispatcher.findSchema(name);
       if (!op) continue;
       for (const c10::DispatchKey key : keys) wrap(dispatcher, *op, key);
+      if (keys.front() == c10::DispatchKey::CPU) wrap_outputs(dispatcher, *op);
     }
   }
 
@@ -99,13 +116,31 @@ struct OpHook::State {
     if (done.contains(mark)) return;
     OpInfo info = describe(op, key);
     info.fused = fused_role(info.name);
+    if (key == keys.front()) info.cut = cut_rule(info.name);
     if (info.arguments.empty()) return;
-    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(
+    put(dispatcher, op, key,
         std::make_unique<HookedKernel>(std::move(info), op.getComputedKernelForDispatchKey(key)));
+    done.insert(std::move(mark));
+  }
+
+  void wrap_outputs(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op) {
+    std::string mark = c10::toString(op.operator_name()) + "@out";
+    if (done.contains(mark)) return;
+    for (OutKernel& info : out_kernels(op)) {
+      const c10::DispatchKey at = info.at;
+      auto kernel = op.getComputedKernelForDispatchKey(info.computed);
+      put(dispatcher, op, at, std::make_unique<HookedOutKernel>(std::move(info), kernel));
+    }
+    done.insert(std::move(mark));
+  }
+
+  template <typename Functor>
+  void put(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
+           std::unique_ptr<Functor> functor) {
+    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::move(functor));
     kernels.push_back(kernel);
     handles.push_back(dispatcher.registerImpl(op.operator_name(), key, std::move(kernel),
                                               std::nullopt, nullptr, "LMS (Large Model Support)"));
-    done.insert(std::move(mark));
   }
 
   std::vector<c10::DispatchKey> keys;

@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 
+#include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/errors.h"
+#include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/hook/list_splitter.h"
+#include "adapters/torch/hook/retry.h"
 #include "adapters/torch/hook/trial.h"
 #include "adapters/torch/operators/numerics.h"
 #include "adapters/torch/replay/lineages.h"
+#include "adapters/torch/slices/in_slices.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
@@ -45,101 +50,25 @@ class Outermost {
   }
   ~Outermost() {
     state_.outermost = nullptr;
+    state_.arguments.clear();
     state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
     leave_engine(state_, /*to_try_again=*/false);
   }
   Outermost(const Outermost&) = delete;
   Outermost& operator=(const Outermost&) = delete;
 
-  void end() {
-    state_.outermost = nullptr;
+  void end(std::span<const StorageUse> made) {
     auto& scopes = state_.access_scopes;
-    if (!scopes.empty() && scopes.back().holds) state_.operator_pins.hand_to(scopes.back().pins);
-    state_.operator_pins.release_after_operator(&state_.holder);
+    if (!scopes.empty() && scopes.back().holds) {
+      state_.operator_pins.add(state_, made);
+      made = {};
+      state_.operator_pins.hand_to(scopes.back().pins);
+    }
+    state_.operator_pins.release_after_operator(state_, made);
   }
 
  private:
   ThreadState& state_;
-};
-
-/// Appends the storages of an operator's arguments, with which its stack ends. `keep`: whoever has
-/// them may write them later.
-void collect_arguments(const OpInfo& info, const c10::Stack& stack, bool keep,
-                       std::vector<StorageUse>& storages) {
-  const std::size_t first = stack.size() - info.argument_count;
-  for (const auto& argument : info.arguments) {
-    collect_storages(stack[first + argument.index], argument.writes || keep, keep, storages);
-  }
-}
-
-void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
-  static thread_local std::vector<StorageUse> reused;
-  std::vector<StorageUse> storages = std::move(reused);  // operators nest
-  storages.clear();
-  const bool keep = info.kind == OpKind::kKeep || state.keeps > 0;
-  collect_arguments(info, stack, keep, storages);
-  std::optional<c10::Stream> stream;
-  if (info.takes_stream) {
-    for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
-      if (stack[i].isStream()) stream = stack[i].toStream();
-    }
-  }
-  if (keep) {
-    // Its own pins, so that only what it touches is kept.
-    Pins pins;
-    pins.add(storages, stream);
-    pins.keep();
-  } else {
-    state.operator_pins.add(storages, stream);
-  }
-  reused = std::move(storages);
-}
-
-/// The operator lets everything go, and begins anew: alone, if it and others have waited for each
-/// other.
-void begin_anew(ThreadState& state) {
-  state.operator_pins.release();
-  leave_engine(state, /*to_try_again=*/true);
-}
-
-/// While it lives the thread's operator can be done again from its start if it is refused room.
-class Repeatable {
- public:
-  Repeatable(ThreadState& state, bool repeatable) : holder_(state.holder) {
-    holder_.repeatable = repeatable;
-  }
-  ~Repeatable() { holder_.repeatable = false; }
-  Repeatable(const Repeatable&) = delete;
-  Repeatable& operator=(const Repeatable&) = delete;
-
- private:
-  PinHolder& holder_;
-};
-
-/// The first thing that an outermost operator does: nothing is lost if it has to begin anew.
-void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
-  const Repeatable repeatable(state, true);
-  try {
-    pin_arguments(state, info, stack);
-  } catch (const c10::Error&) {
-    if (!state.holder.contended()) throw;
-    begin_anew(state);
-    pin_arguments(state, info, stack);
-  }
-}
-
-/// The kernel runs, of an outermost operator.
-class Kernel {
- public:
-  Kernel(ThreadState& state, const OpInfo& info) : holder_(state.holder) {
-    holder_.holds_locks = info.locks;
-  }
-  ~Kernel() { holder_.holds_locks = false; }
-  Kernel(const Kernel&) = delete;
-  Kernel& operator=(const Kernel&) = delete;
-
- private:
-  PinHolder& holder_;
 };
 
 /// The manager of the first argument that is on a managed device.
@@ -161,19 +90,6 @@ DeviceManager* manager_of(const OpInfo& info, const c10::Stack& stack) {
   return nullptr;
 }
 
-class WorkspaceRetryScope {
- public:
-  WorkspaceRetryScope(ThreadState& state, WorkspaceRetry& workspace_retry) : state_(state) {
-    state_.workspace_retry = &workspace_retry;
-  }
-  ~WorkspaceRetryScope() { state_.workspace_retry = nullptr; }
-  WorkspaceRetryScope(const WorkspaceRetryScope&) = delete;
-  WorkspaceRetryScope& operator=(const WorkspaceRetryScope&) = delete;
-
- private:
-  ThreadState& state_;
-};
-
 /// Tells the pilot of an outermost operator's begin and end, however it ends.
 class PilotScope {
  public:
@@ -183,15 +99,17 @@ class PilotScope {
     (void)plain_environments();  // heard of from every thread
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
     const FusedRule* const rule = manager_->fused_rule(info);
-    recording_ = manager_->pilot().begin_operator(
-        info.key, info.name, repeatable,
-        rule != nullptr ? rule->price(info.fused.role, info, stack) : ReplayCost{});
+    recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
+                                                  rule != nullptr && manager_->pilot().awake()
+                                                      ? rule->price(info.fused.role, info, stack)
+                                                      : ReplayCost{});
     in_stress_ = repeatable && manager_->drops_everything();
   }
   ~PilotScope() {
     if (manager_ == nullptr) return;
     try {
       manager_->pilot().end_operator();
+      for (const Born& block : born_) (void)manager_->pilot().allocating(block.uid, block.bytes);
       manager_->operator_ended();
     } catch (const std::exception&) {
       // Planning must never end a step; the next operator finds the device's own error.
@@ -200,6 +118,11 @@ class PilotScope {
   PilotScope(const PilotScope&) = delete;
   PilotScope& operator=(const PilotScope&) = delete;
 
+  /// The operator has made these below.
+  void note_born(std::span<const Born> born) { born_.assign(born.begin(), born.end()); }
+  void restart() const {
+    if (manager_ != nullptr) manager_->pilot().restart_operator();
+  }
   /// Where to record how the operator can be run again; null: nobody wants to know.
   [[nodiscard]] Lineages* lineages() const {
     const bool records = recording_ != Pilot::Recording::kNo || in_stress_;
@@ -217,117 +140,39 @@ class PilotScope {
  private:
   DeviceManager* manager_;
   Pilot::Recording recording_ = Pilot::Recording::kNo;
+  std::vector<Born> born_;
   bool in_stress_ = false;
 };
 
 /// What the operator made may leave from now on, though nobody has read it yet. Not views of its
-/// arguments: it has made nothing there.
-void track_results(ThreadState& state, const std::vector<StorageUse>& arguments,
-                   const c10::Stack& stack, std::size_t base) {
-  static thread_local std::vector<StorageUse> storages;
-  storages.clear();
+/// arguments: it has made nothing there, unless it has given an `out=` other memory.
+std::span<const StorageUse> collect_made(ThreadState& state, const OpInfo& info,
+                                         const c10::Stack& stack, std::size_t base) {
+  state.made.clear();
   for (std::size_t i = base; i < stack.size(); ++i) {
-    collect_storages(stack[i], /*writes=*/true, /*inside=*/false, storages);
+    collect_storages(stack[i], /*writes=*/true, /*inside=*/false, state.made);
   }
-  std::erase_if(storages, [&](const StorageUse& made) {
-    return std::ranges::find(arguments, made.storage, &StorageUse::storage) != arguments.end();
-  });
-  if (storages.empty()) return;
+  const auto is_argument = [&](const StorageUse& made) {
+    const auto& all = state.arguments;
+    return std::ranges::find(all, made.storage, &StorageUse::storage) != all.end();
+  };
+  const auto others = std::remove_if(state.made.begin(), state.made.end(), is_argument);
+  state.made.erase(others, state.made.end());
+  if (!info.has_outputs) return state.made;
+  for (const StorageUse& use : state.arguments) {
+    if (use.writes) state.made.push_back({use.storage, /*writes=*/false});
+  }
+  return state.made;
+}
+
+void track(ThreadState& state, std::span<const StorageUse> made) {
   if (state.keeps > 0) {
     Pins pins;
-    pins.add(storages);
+    pins.add(state, made);
     pins.keep();
   } else {
-    state.operator_pins.add(storages);
+    state.operator_pins.add(state, made);
   }
-}
-
-DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
-  std::vector<StorageUse> storages;
-  collect_arguments(info, stack, /*keep=*/false, storages);
-  for (const StorageUse& use : storages) {
-    if (auto* manager = active_manager(use.storage->device())) return manager;
-  }
-  return nullptr;
-}
-
-/// Out of memory by another road than PyTorch's allocator: the driver, or a vendor library.
-bool says_out_of_memory(const c10::Error& error) {
-  const std::string& what = error.msg();
-  return what.find("out of memory") != std::string::npos ||
-         what.find("ALLOC_FAILED") != std::string::npos;
-}
-
-/// Calls the kernel. Where it runs out of memory: the manager that must help, and everything as it
-/// was before; else null.
-DeviceManager* call_unless_short(ThreadState& state, const OpInfo& info,
-                                 const c10::SafeKernelFunction& kernel,
-                                 const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                 c10::Stack& stack) {
-  const c10::Stack arguments(stack.end() - info.argument_count, stack.end());
-  const std::size_t base = stack.size() - info.argument_count;
-  try {
-    const Kernel running(state, info);
-    kernel.callBoxed(op, keys, &stack);
-    return nullptr;
-  } catch (const c10::Error& error) {
-    const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-                        dynamic_cast<const Shortage*>(&error) != nullptr ||
-                        says_out_of_memory(error);
-    if (!memory) throw;
-    DeviceManager* manager = manager_under_pressure(info, arguments);
-    if (manager == nullptr) throw;
-    stack.resize(base);
-    stack.insert(stack.end(), arguments.begin(), arguments.end());
-    return manager;
-  }
-}
-
-/// The last try, after all that could leave has left: what finds no room now finds none under this
-/// limit. If the user allows it, a convolution then goes on with an algorithm that needs less.
-void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const OpInfo& info,
-                              const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
-                              c10::DispatchKeySet keys, c10::Stack& stack) {
-  const Kernel running(state, info);
-  if (!manager.may_change_algorithm(info)) {
-    kernel.callBoxed(op, keys, &stack);
-    return;
-  }
-  WorkspaceRetry workspace_retry;
-  try {
-    const WorkspaceRetryScope scope(state, workspace_retry);
-    kernel.callBoxed(op, keys, &stack);
-  } catch (const c10::Error&) {
-    if (workspace_retry.refused.empty()) throw;
-    // Whatever the kernel says, after all its algorithms, this is why.
-    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                workspace_retry.refused);
-  }
-  if (!workspace_retry.refused.empty()) manager.algorithm_was_changed(info);
-}
-
-void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
-  int tries = 0;
-  DeviceManager* short_of = nullptr;
-  // First what is in the way leaves, where that is known; then everything.
-  for (bool cleared = true; cleared;) {
-    DeviceManager* manager = nullptr;
-    {
-      const Repeatable repeatable(state, tries == 0);
-      manager = call_unless_short(state, info, kernel, op, keys, stack);
-    }
-    if (manager == nullptr) return;
-    short_of = manager;
-    // What the first run's own parts pinned is not needed by the second.
-    begin_anew(state);
-    cleared = tries++ == 0 && manager->clear_what_failed();
-    if (!cleared) manager->reclaim_everything();
-    ++manager->op_retries;
-    manager->pilot().restart_operator();
-    pin_arguments(state, info, stack);
-  }
-  call_with_less_workspace(state, *short_of, info, kernel, op, keys, stack);
 }
 
 // Apart, and not inlined: GCC 12 merges the two paths' clean-up into one that is wrong for
@@ -337,8 +182,54 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
                                   const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                   c10::Stack& stack) {
   const Depth depth(state, info);
-  pin_arguments(state, info, stack);
+  pin_nested(state, info, stack);
   kernel.callBoxed(op, keys, &stack);
+}
+
+/// All that it touches is on the device at once. What it has made and is not tracked yet.
+std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilot,
+                                      const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                      c10::Stack& stack, std::size_t base) {
+  pin_first(state, info, stack);
+  std::optional<Draft> draft;
+  if (Lineages* lineages = pilot.lineages()) {
+    draft = lineages->prepare(info, kernel, op, keys, stack);
+  }
+  const bool may_be_short = pressed() || state.holder.crowded();
+  if (info.has_algorithms || (info.may_rerun && may_be_short)) {
+    call_with_retry(state, info, kernel, op, keys, stack);
+  } else {
+    const Kernel running(state, info);
+    kernel.callBoxed(op, keys, &stack);
+  }
+  std::span<const StorageUse> made;
+  if (info.completes_results) made = collect_made(state, info, stack, base);
+  if (!made.empty() && (draft || state.keeps > 0)) {
+    track(state, made);
+    made = {};
+  }
+  if (draft) pilot.lineages()->commit(std::move(*draft), stack, base, pilot.most_depth());
+  return made;
+}
+
+/// As a whole; where that does not fit, in slices. As `run_whole`.
+std::span<const StorageUse> run_or_slice(ThreadState& state, const PilotScope& pilot,
+                                         const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                         c10::Stack& stack, SlicedCall& sliced) {
+  try {
+    return run_whole(state, pilot, info, kernel, op, keys, stack,
+                     stack.size() - info.argument_count);
+  } catch (const c10::Error& error) {
+    // What an operator in place has begun cannot be begun again: it has allocated before.
+    if (!is_shortage(error)) throw;
+    const std::exception_ptr whole = std::current_exception();
+    begin_anew(state);
+    pilot.restart();
+    if (!sliced.run(stack)) std::rethrow_exception(whole);
+    return {};
+  }
 }
 
 [[gnu::noinline]] void run_outermost(ThreadState& state, const OpInfo& info,
@@ -350,32 +241,24 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
       (pressed() || manager->drops_everything())) {
     try_out(*manager, info, kernel, op, keys, stack);
   }
-  const PilotScope pilot(manager, info, stack);
+  PilotScope pilot(manager, info, stack);
   Outermost outermost(state, info);
   const std::size_t base = stack.size() - info.argument_count;
+  std::span<const StorageUse> made;
   try {
     const Depth depth(state, info);
-    pin_first(state, info, stack);
-    std::vector<StorageUse> arguments;
-    if (info.completes_results) collect_arguments(info, stack, /*keep=*/false, arguments);
-    std::optional<Draft> draft;
-    if (Lineages* lineages = pilot.lineages()) {
-      draft = lineages->prepare(info, kernel, op, keys, stack);
+    auto sliced = SlicedCall::of(manager, info, kernel, op, keys, stack);
+    if (!sliced) {
+      made = run_whole(state, pilot, info, kernel, op, keys, stack, base);
+    } else if (!sliced->at_once() || !sliced->run(stack)) {
+      made = run_or_slice(state, pilot, info, kernel, op, keys, stack, *sliced);
     }
-    const bool may_be_short = pressed() || state.holder.crowded();
-    if (info.has_algorithms || (info.may_rerun && may_be_short)) {
-      call_with_retry(state, info, kernel, op, keys, stack);
-    } else {
-      const Kernel running(state, info);
-      kernel.callBoxed(op, keys, &stack);
-    }
-    if (info.completes_results) track_results(state, arguments, stack, base);
-    if (draft) pilot.lineages()->commit(std::move(*draft), stack, base, pilot.most_depth());
+    if (sliced) pilot.note_born(sliced->born());
   } catch (const Shortage& shortage) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 shortage.msg());
   }
-  outermost.end();
+  outermost.end(made);
 }
 
 }  // namespace
@@ -387,6 +270,7 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     kernel.callBoxed(op, keys, &stack);
     return;
   }
+  if (any_deferred() && put_off(&run_operator, info, kernel, op, keys, stack)) return;
   if (info.kind == OpKind::kList && state.depth == 0 &&
       run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
     return;

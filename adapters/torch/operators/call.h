@@ -20,12 +20,26 @@
 
 namespace lms::torch {
 
+/// Where the tensor's bytes are; it has a storage.
+inline c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
 struct Call;
 class FusedRule;
 
 /// A reference of one's own to the storage.
 inline c10::intrusive_ptr<c10::StorageImpl> share(const c10::Storage& storage) {
   return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.unsafeGetStorageImpl());
+}
+
+/// A strided tensor over a storage of its own kind: its bytes are all that it is.
+inline bool is_plain(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return tensor.layout() == c10::kStrided && impl.has_storage() &&
+         !impl.has_symbolic_sizes_strides() && !impl.key_set().has(c10::DispatchKey::Python) &&
+         !impl.key_set().has(c10::DispatchKey::ZeroTensor) && !tensor.is_quantized() &&
+         impl.unsafe_storage().unsafeGetStorageImpl() != nullptr;
 }
 
 /// Who the bytes of one storage are to lineages: alive, dropped, or a ghost (its storage has died,

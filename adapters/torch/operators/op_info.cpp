@@ -142,12 +142,14 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
     const bool writes = !trusted || written_in_silence(argument.name()) ||
                         (argument.alias_info() != nullptr && argument.alias_info()->isWrite());
     writes_any = writes_any || writes;
+    info.has_outputs = info.has_outputs || argument.is_out();
     info.arguments.push_back({i, writes});
   }
   const auto& tags = op.getTags();
   info.random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
   info.completes_results = trusted && info.kind == OpKind::kPlain && !is_factory(info.name);
   if (trusted && info.kind == OpKind::kPlain) info.rerun = rerun_rule(op);
+  if (trusted && !is_keep_key(key)) info.deferral = deferral_rule(info.name);
   info.locks = info.random || info.generator != OpInfo::kNoArgument ||
                info.name.find("_fft_") != std::string::npos;
   info.may_rerun = !writes_any && !info.random && info.kind == OpKind::kPlain;

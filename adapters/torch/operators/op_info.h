@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters/torch/operators/deferral.h"
 #include "adapters/torch/operators/repeatable.h"
 
 namespace lms::torch {
@@ -25,6 +26,10 @@ struct FusedRole {
   std::uint8_t role = 0;  ///< which of the rule's operators it is
 };
 
+struct Cut;
+struct CallToCut;
+using CutRule = std::vector<Cut> (*)(const CallToCut& call);
+
 /// What the hook must know of one operator, read from its schema once.
 struct OpInfo {
   struct Argument {
@@ -38,7 +43,9 @@ struct OpInfo {
   OpKind kind = OpKind::kPlain;
   bool may_rerun = false;       ///< running it again after a failure gives the same result
   Rerun rerun = Rerun::kNever;  ///< what is known of running it again after a success
+  Deferral deferral = Deferral::kNever;
   FusedRole fused;
+  CutRule cut = nullptr;  ///< how it can run in parts (slices/cut.h); null: it cannot
   /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
   bool ends_alone = false;
   bool takes_stream = false;
@@ -50,7 +57,8 @@ struct OpInfo {
   /// Its results are complete when it returns. (Those of a factory may still be filled through raw
   /// pointers.)
   bool completes_results = false;
-  std::uint64_t key = 0;  ///< of the operator, the same in every process
+  bool has_outputs = false;  ///< tensors of `out=`, which it may give other memory
+  std::uint64_t key = 0;     ///< of the operator, the same in every process
   /// Its kernel is one of several, which take more or less memory beside the results (cuDNN's).
   bool has_algorithms = false;
 
@@ -59,6 +67,10 @@ struct OpInfo {
   std::size_t generator = kNoArgument;  ///< position of the one that says from where
   std::size_t dropout = kNoArgument;    ///< of one that is 0 if it draws none
 };
+
+/// run_operator(), for those that it asks what to do.
+using RunOperator = void (*)(const OpInfo&, const c10::SafeKernelFunction&,
+                             const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack&);
 
 /// The facts about `op` when it runs at backend key `key`; no arguments: nothing to hook for, as it
 /// takes no tensors or looks at none of their bytes.

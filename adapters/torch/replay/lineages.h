@@ -83,7 +83,6 @@ class Lineages {
   /// Marks the block as dropped if its lineage is known. The caller then lets its bytes go. `most`:
   /// see Mover::drop().
   bool drop(const StorageBlock& block, Bytes most);
-  [[nodiscard]] bool can_drop(const StorageBlock& block);
 
   /// Bytes that have been computed again, and the pins that keep them.
   struct Made {

@@ -14,18 +14,6 @@ namespace {
 /// A lineage of more calls than this is not worth keeping.
 constexpr std::size_t kMostCalls = 16;
 
-bool is_plain(const at::Tensor& tensor) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return tensor.layout() == c10::kStrided && impl.has_storage() &&
-         !impl.has_symbolic_sizes_strides() && !impl.key_set().has(c10::DispatchKey::Python) &&
-         !impl.key_set().has(c10::DispatchKey::ZeroTensor) && !tensor.is_quantized() &&
-         impl.unsafe_storage().unsafeGetStorageImpl() != nullptr;
-}
-
-c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
 void fill_geometry(const at::Tensor& tensor, TensorSpec& spec) {
   spec.type = tensor.dtype();
   spec.keys = tensor.key_set();

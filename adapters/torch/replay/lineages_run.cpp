@@ -66,11 +66,6 @@ bool Lineages::others_wait_for(const Origin& origin, Trash& trash) {
   });
 }
 
-bool Lineages::can_drop(const StorageBlock& block) {
-  const Guard guard(mutex_);
-  return block.origin && known(*block.origin);
-}
-
 void Lineages::pin(c10::StorageImpl& storage, bool writes, Pins& pins) {
   const StorageUse use{&storage, writes};
   pins.add({&use, 1});
@@ -237,7 +232,8 @@ bool Lineages::keep_bytes(const StorageBlock& block, Trash& trash) {
   const auto& origin = block.origin;
   if (!origin) return false;
   origin->storage.reset();
-  if (known(*origin)) {
+  // What is dropped has no bytes to keep, however old its lineage is.
+  if (origin->dropped || known(*origin)) {
     origin->dropped = false;
     if (ghosts_.size() >= prune_at_) prune();
     ghosts_[origin->uid] = origin;

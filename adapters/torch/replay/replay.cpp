@@ -14,14 +14,6 @@ namespace {
 
 using Storage = c10::intrusive_ptr<c10::StorageImpl>;
 
-c10::DispatchKeySet above_kernels() {
-  using K = c10::DispatchKey;
-  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-         c10::DispatchKeySet({K::Python, K::PythonTLSSnapshot, K::PythonDispatcher,
-                              K::FuncTorchDynamicLayerBackMode, K::FuncTorchDynamicLayerFrontMode,
-                              K::Functionalize, K::PreDispatch});
-}
-
 at::Tensor tensor_over(const TensorSpec& spec, const Storage& storage) {
   auto tensor =
       at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), spec.keys, spec.type);
@@ -33,6 +25,14 @@ at::Tensor tensor_over(const TensorSpec& spec, const Storage& storage) {
 }
 
 }  // namespace
+
+c10::DispatchKeySet above_kernels() {
+  using K = c10::DispatchKey;
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+         c10::DispatchKeySet({K::Python, K::PythonTLSSnapshot, K::PythonDispatcher,
+                              K::FuncTorchDynamicLayerBackMode, K::FuncTorchDynamicLayerFrontMode,
+                              K::Functionalize, K::PreDispatch});
+}
 
 // ReplayScope
 

@@ -12,6 +12,9 @@
 
 namespace lms::torch {
 
+/// The dispatch keys of what comes before a kernel: autograd, autocast, modes of Python.
+c10::DispatchKeySet above_kernels();
+
 /// While it lives, what the calling thread runs is a replay: below autograd and Python, with pins
 /// of its own, and nothing of it is the step's as the pilot sees it. Nests.
 class ReplayScope {

@@ -1,0 +1,80 @@
+#include "adapters/torch/cuda/cuda_below.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <utility>
+
+#include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+
+using cuda::Event;
+
+cudaStream_t CudaBelow::current() const {
+  return c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+}
+
+Below::Made CudaBelow::make(Bytes bytes) {
+  Engine& engine = manager_.engine();
+  HostSlot slot;
+  try {
+    slot = mover_.take_slot(bytes);
+  } catch (const TierFull&) {
+    {
+      EngineLock lock = engine.lock();
+      const std::int64_t known = engine.stats(lock).blocks.current;
+      engine.collect_dead(lock);
+      const bool freed = engine.stats(lock).blocks.current < known;
+      if (engine.drop_copies(lock, bytes) == 0 && !freed) throw;
+    }
+    slot = mover_.take_slot(bytes);
+  }
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes), c10::DataPtr{nullptr, device_},
+      c10::cuda::CUDACachingAllocator::get(), /*resizable=*/true);
+  auto made = std::make_unique<CudaBlock>(manager_, *storage, bytes);
+  made->slot = std::move(slot);
+  made->home = current();
+  made->uid = Pilot::new_uid();
+  EngineLock lock = engine.lock(may_wait_as());
+  CudaBlock& block = manager_.add_lent(lock, std::move(made));
+  storage->set_data_ptr_noswap({block.slot.data(), &block, &CudaMover::delete_absent, device_});
+  return {std::move(storage), &block};
+}
+
+Below::Copy CudaBelow::read(Block& base, Bytes offset, void* to, Bytes bytes) {
+  auto& block = static_cast<CudaBlock&>(base);
+  const c10::cuda::CUDAGuard guard(device_.index());
+  cuda::Lane& lane = mover_.lane_in();
+  lane.wait_for(Event::record(device_.index(), current()));
+  lane.wait_for(block.copied_out);
+  return lane.copy(to, static_cast<const char*>(block.slot.data()) + offset, bytes);
+}
+
+Below::Copy CudaBelow::write(Block& base, Bytes offset, const void* from, Bytes bytes) {
+  auto& block = static_cast<CudaBlock&>(base);
+  const c10::cuda::CUDAGuard guard(device_.index());
+  cuda::Lane& lane = mover_.lane_out();
+  lane.wait_for(Event::record(device_.index(), current()));
+  // A block that has just left is copied by this lane; one that was read before, by the other.
+  lane.wait_for(block.slot_used);
+  return lane.copy(static_cast<char*>(block.slot.data()) + offset, from, bytes);
+}
+
+void CudaBelow::wait(const Copy& copy) {
+  if (!copy) return;
+  const c10::cuda::CUDAGuard guard(device_.index());
+  static_cast<const Event*>(copy.get())->block(current());
+}
+
+void CudaBelow::end(Block& base, bool written) {
+  auto& block = static_cast<CudaBlock&>(base);
+  const c10::cuda::CUDAGuard guard(device_.index());
+  block.slot_used = Event::record(device_.index(), current());
+  if (written) block.copied_out = block.slot_used;
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "adapters/torch/cuda/cuda_mover.h"
+#include "adapters/torch/slices/below.h"
+
+namespace lms::torch {
+
+/// Blocks of a CUDA device in pinned host memory, read and written over the lanes.
+///
+/// A copy in starts after what the current stream has queued, which may still use the buffer's
+/// memory, and after the block's copy out; a copy out after the kernel that is queued there. As the
+/// current stream waits for each of them before it goes on to use, or to free, a buffer, buffers
+/// come and go in its order alone.
+class CudaBelow final : public Below {
+ public:
+  CudaBelow(CudaManager& manager, CudaMover& mover, c10::Device device)
+      : manager_(manager), mover_(mover), device_(device) {}
+
+  [[nodiscard]] bool copies_beside() const override { return true; }
+  Made make(Bytes bytes) override;
+  Copy read(Block& block, Bytes offset, void* to, Bytes bytes) override;
+  Copy write(Block& block, Bytes offset, const void* from, Bytes bytes) override;
+  void wait(const Copy& copy) override;
+  void end(Block& block, bool written) override;
+
+ private:
+  [[nodiscard]] cudaStream_t current() const;
+
+  CudaManager& manager_;
+  CudaMover& mover_;
+  const c10::Device device_;
+};
+
+}  // namespace lms::torch

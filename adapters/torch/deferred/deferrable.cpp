@@ -1,0 +1,313 @@
+#include "adapters/torch/deferred/deferrable.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "adapters/torch/operators/call.h"
+#include "adapters/torch/replay/replay.h"
+
+namespace lms::torch {
+namespace {
+
+/// The same bytes, whatever becomes of the program's tensor (`p.data = other`).
+at::Tensor alias_of(const at::Tensor& tensor) {
+  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
+}
+
+/// A scalar, as it is now.
+at::Tensor copy_of(const at::Tensor& tensor) {
+  at::Tensor copy = tensor.clone();
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return copy;
+}
+
+bool has_plain_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case c10::kFloat:
+    case c10::kDouble:
+    case c10::kHalf:
+    case c10::kBFloat16:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// A tensor that is a number: kernels take it along with any other. (Of no dimension, or they might
+/// refuse it.)
+bool is_number(const at::Tensor& tensor, const DeviceManager& manager) {
+  return tensor.dim() == 0 && is_plain(tensor) && !tensor.is_complex() &&
+         (tensor.device() == manager.device() || tensor.device().is_cpu());
+}
+
+/// The arguments of one call, by what they are to a part.
+class Caller {
+ public:
+  Caller(DeviceManager& manager, const std::unordered_set<BlockUid>* only, const OpInfo& info,
+         const c10::OperatorHandle& op, const c10::Stack& stack)
+      : manager_(manager),
+        only_(only),
+        info_(info),
+        arguments_(stack.end() - info.argument_count, stack.end()),
+        reads_only_(info.argument_count, true),
+        copies_(op.operator_name().name == "aten::copy_" ||
+                op.operator_name().name == "aten::_foreach_copy_") {
+    for (const auto& argument : info.arguments) reads_only_[argument.index] = !argument.writes;
+  }
+
+  /// False: nothing of it may wait.
+  bool read() {
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      const c10::IValue& value = arguments_[i];
+      if (value.isTensor() && value.toTensor().defined()) {
+        if (!read_tensor(i, value.toTensor())) return false;
+      } else if (value.isTensorList()) {
+        if (!read_list(i, value.toTensorVector())) return false;
+      } else if (value.isOptionalTensorList() || value.isComplexDouble()) {
+        return false;
+      }
+    }
+    if (!read_scalars()) return false;
+    return lists_.empty() ? !tensors_.empty() : tensors_.empty() && lists_alike();
+  }
+
+  [[nodiscard]] bool over_lists() const { return !lists_.empty(); }
+  [[nodiscard]] std::size_t length() const { return length_; }
+
+  /// Whether the part at this position of the lists (0, if there are none) may wait. Under the
+  /// engine's lock.
+  bool may_wait(EngineLock& lock, std::size_t position) const {
+    const std::vector<Operand> operands = operands_at(position);
+    bool writes = false;
+    for (const Operand& one : operands) {
+      if (!agrees(operands.front().tensor, one.tensor) || !is_managed(lock, one.tensor)) {
+        return false;
+      }
+      if (!one.writes) continue;
+      writes = writes || only_ == nullptr ||
+               only_->contains(manager_.find(lock, *storage_of(one.tensor))->uid);
+      for (const Operand& other : operands) {
+        if (&one != &other && storage_of(one.tensor) == storage_of(other.tensor)) return false;
+      }
+      if (!one.tensor.is_non_overlapping_and_dense()) return false;
+      // A number that lies in what is written is refused at the call.
+      if (is_storage_of_number(*storage_of(one.tensor), position)) return false;
+    }
+    return writes;
+  }
+
+  /// What is small, as it is now; nothing of it is looked at later.
+  void copy_numbers(const std::vector<std::size_t>& positions) {
+    for (const std::size_t i : numbers_) arguments_[i] = copy_of(arguments_[i].toTensor());
+    for (auto& list : lists_) {
+      if (!list.numbers) continue;
+      std::vector<at::Tensor> wanted;
+      for (const std::size_t position : positions) wanted.push_back(list.tensors[position]);
+      const std::vector<at::Tensor> copies = at::stack(wanted).unbind();
+      for (std::size_t k = 0; k < positions.size(); ++k) {
+        list.tensors[positions[k]] = copies[k];
+      }
+    }
+  }
+
+  [[nodiscard]] std::unique_ptr<Part> part_at(std::size_t position) const {
+    auto part = std::make_unique<Part>();
+    part->arguments = arguments_;
+    for (const Operand& operand : operands_at(position)) {
+      part->uses.push_back({storage_of(operand.tensor), operand.writes});
+    }
+    for (const std::size_t i : tensors_) {
+      part->arguments[i] = alias_of(arguments_[i].toTensor());
+    }
+    for (const auto& list : lists_) {
+      const at::Tensor& tensor = list.tensors[position];
+      part->arguments[list.index] =
+          c10::List<at::Tensor>({list.numbers ? tensor : alias_of(tensor)});
+    }
+    for (const std::size_t i : scalar_lists_) {
+      const auto list = arguments_[i].toList();
+      auto one = c10::impl::GenericList(list.elementType());
+      one.push_back(list.get(position));
+      part->arguments[i] = std::move(one);
+    }
+    return part;
+  }
+
+  /// The call for these positions alone, on the program's own tensors.
+  [[nodiscard]] c10::Stack call_for(const c10::Stack& stack,
+                                    const std::vector<std::size_t>& positions) const {
+    c10::Stack call(stack.end() - info_.argument_count, stack.end());
+    for (const auto& list : lists_) {
+      const auto all = call[list.index].toTensorVector();
+      c10::List<at::Tensor> some;
+      for (const std::size_t position : positions) some.push_back(all[position]);
+      call[list.index] = std::move(some);
+    }
+    for (const std::size_t i : scalar_lists_) {
+      const auto all = call[i].toList();
+      auto some = c10::impl::GenericList(all.elementType());
+      for (const std::size_t position : positions) some.push_back(all.get(position));
+      call[i] = std::move(some);
+    }
+    return call;
+  }
+
+ private:
+  [[nodiscard]] bool is_storage_of_number(const c10::StorageImpl& storage,
+                                          std::size_t position) const {
+    const auto lies_there = [&](const at::Tensor& tensor) {
+      return storage_of(tensor) == &storage;
+    };
+    return std::ranges::any_of(
+               numbers_, [&](std::size_t i) { return lies_there(arguments_[i].toTensor()); }) ||
+           std::ranges::any_of(lists_, [&](const List& list) {
+             return list.numbers && lies_there(list.tensors[position]);
+           });
+  }
+
+  struct Operand {
+    const at::Tensor& tensor;
+    bool writes;
+  };
+  struct List {
+    std::size_t index;
+    std::vector<at::Tensor> tensors;
+    bool numbers;  ///< copied, and not looked at later
+  };
+
+  bool read_tensor(std::size_t i, const at::Tensor& tensor) {
+    if (!is_plain(tensor)) return false;
+    if (reads_only_[i] && is_number(tensor, manager_)) {
+      if (copies_ && tensor.device() != manager_.device()) return false;
+      numbers_.push_back(i);
+      return true;
+    }
+    tensors_.push_back(i);
+    return tensor.device() == manager_.device() && has_plain_type(tensor);
+  }
+
+  bool read_list(std::size_t i, std::vector<at::Tensor> tensors) {
+    if (tensors.empty()) return true;
+    if (length_ != 0 && tensors.size() != length_) return false;
+    length_ = tensors.size();
+    const at::Tensor& first = tensors.front();
+    bool numbers = reads_only_[i];
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined() || !is_plain(tensor) || tensor.device() != first.device() ||
+          tensor.scalar_type() != first.scalar_type()) {
+        return false;  // as in the splitter of lists: parts might take another path
+      }
+      numbers = numbers && is_number(tensor, manager_);
+    }
+    if (!numbers && (first.device() != manager_.device() || !has_plain_type(first))) return false;
+    lists_.push_back({i, std::move(tensors), numbers});
+    return true;
+  }
+
+  /// The lists of scalars; false: one that is not as long as the others.
+  bool read_scalars() {
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      const c10::IValue& value = arguments_[i];
+      if (!value.isList() || value.isTensorList()) continue;
+      if (lists_.empty() || value.toListRef().size() != length_) return false;
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isComplexDouble()) return false;
+      }
+      scalar_lists_.push_back(i);
+    }
+    return true;
+  }
+
+  /// Kernels look at the whole of their lists when they choose between a fast path and a slow one:
+  /// as in the splitter of lists, a part must not take another than the whole.
+  [[nodiscard]] bool lists_alike() const {
+    for (std::size_t k = 0; k < length_; ++k) {
+      const at::Tensor* first = nullptr;
+      for (const auto& list : lists_) {
+        if (list.numbers) continue;
+        const at::Tensor& tensor = list.tensors[k];
+        if (first == nullptr) first = &tensor;
+        if (!tensor.is_non_overlapping_and_dense() || !agrees(*first, tensor)) return false;
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::vector<Operand> operands_at(std::size_t position) const {
+    std::vector<Operand> operands;
+    for (const std::size_t i : tensors_) {
+      operands.push_back({arguments_[i].toTensor(), !reads_only_[i]});
+    }
+    for (const auto& list : lists_) {
+      if (!list.numbers) operands.push_back({list.tensors[position], !reads_only_[list.index]});
+    }
+    return operands;
+  }
+
+  [[nodiscard]] bool agrees(const at::Tensor& one, const at::Tensor& other) const {
+    return one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type() &&
+           (lists_.empty() || one.strides() == other.strides());
+  }
+
+  bool is_managed(EngineLock& lock, const at::Tensor& tensor) const {
+    Block* const block = manager_.find_or_track(lock, *storage_of(tensor));
+    return block != nullptr && !block->kept && !block->died && block->state != BlockState::kFresh;
+  }
+
+  DeviceManager& manager_;
+  const std::unordered_set<BlockUid>* const only_;
+  const OpInfo& info_;
+  c10::Stack arguments_;
+  std::vector<bool> reads_only_;
+  const bool copies_;
+  std::size_t length_ = 0;
+  std::vector<std::size_t> numbers_;  ///< positions of tensors that are copied
+  std::vector<std::size_t> tensors_;  ///< of those that are not
+  std::vector<List> lists_;
+  std::vector<std::size_t> scalar_lists_;
+};
+
+}  // namespace
+
+Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockUid>* only,
+                         const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                         const c10::Stack& stack) {
+  Deferrable result;
+  Caller call(manager, only, info, op, stack);
+  if (!call.read()) return result;
+  if (call.over_lists() != (info.deferral == Deferral::kLists)) return result;
+  std::vector<std::size_t> waiting;
+  std::vector<std::size_t> others;
+  {
+    EngineLock lock = manager.engine().lock();
+    for (std::size_t k = 0; k < std::max<std::size_t>(call.length(), 1); ++k) {
+      (call.may_wait(lock, k) ? waiting : others).push_back(k);
+    }
+  }
+  if (waiting.empty()) return result;
+  if (!others.empty()) result.rest = call.call_for(stack, others);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+    const c10::impl::DisablePythonDispatcher no_python;
+    call.copy_numbers(waiting);
+  }
+  for (const std::size_t position : waiting) {
+    auto part = call.part_at(position);
+    part->info = &info;
+    part->kernel = &kernel;
+    part->op = op;
+    part->keys = keys;
+    part->grad_mode = c10::GradMode::is_enabled();
+    result.parts.push_back(std::move(part));
+  }
+  return result;
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "adapters/torch/device_manager.h"
+#include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+
+/// One run of an operator that has been called and not run.
+struct Part {
+  RunOperator run = nullptr;
+  const OpInfo* info = nullptr;
+  const c10::SafeKernelFunction* kernel = nullptr;
+  std::optional<c10::OperatorHandle> op;
+  c10::DispatchKeySet keys;
+  bool grad_mode = false;
+  /// As they were at the call: tensors of its own over the same storages, and what is small a copy.
+  c10::Stack arguments;
+  StorageUses uses;          ///< alive through the arguments
+  std::uint64_t number = 0;  ///< in the order of the program
+  bool runs = false;         ///< a thread is running it
+};
+
+/// What becomes of one call of an operator.
+struct Deferrable {
+  std::vector<std::unique_ptr<Part>> parts;
+  /// The positions of its lists that must run now; empty: nothing.
+  c10::Stack rest;
+};
+
+/// Splits a call into what may wait and what may not; no parts: all of it has to run now. A part
+/// may wait if
+/// - it could not fail: its tensors agree in geometry and type, and do not overlap;
+/// - all of its tensors are in managed blocks whose addresses nobody else has, or so small that
+///   they are copied here (learning rates, step counts, scales);
+/// - its results are its arguments.
+/// `only`: what else does not write any of these blocks may not; null: any may. Runs operators, to
+/// copy. The thread is in no operator.
+Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockUid>* only,
+                         const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                         const c10::Stack& stack);
+
+}  // namespace lms::torch

@@ -1,0 +1,387 @@
+#include "adapters/torch/deferred/deferred.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "adapters/torch/errors.h"
+#include "adapters/torch/operators/numerics.h"
+#include "adapters/torch/python_lock.h"
+#include "adapters/torch/replay/replay.h"
+
+namespace lms::torch {
+
+std::atomic<int> deferring{0};
+
+namespace {
+
+/// Of parts that wait for each other in a row: nobody looks, so somebody only adds up.
+constexpr std::size_t kLongestRow = 64;
+
+/// Parts that the calling thread is running.
+thread_local int running = 0;
+
+/// The thread as it is for a part: in no scope, with pins of its own, and as it was at the call.
+class PartScope {
+ public:
+  explicit PartScope(const Part& part)
+      : state_(thread_state()),
+        keeps_(std::exchange(state_.keeps, 0)),
+        workspace_retry_(std::exchange(state_.workspace_retry, nullptr)),
+        environment_(float_environment()),
+        grad_mode_(part.grad_mode),
+        below_(above_kernels()) {
+    ++running;
+    pins_.swap(state_.operator_pins);
+    scopes_.swap(state_.access_scopes);
+    if (environment_ != 0) set_float_environment(0);
+  }
+  ~PartScope() {
+    if (environment_ != 0) set_float_environment(environment_);
+    state_.operator_pins.release();
+    state_.access_scopes.swap(scopes_);
+    state_.operator_pins.swap(pins_);
+    state_.workspace_retry = workspace_retry_;
+    state_.keeps = keeps_;
+    --running;
+  }
+  PartScope(const PartScope&) = delete;
+  PartScope& operator=(const PartScope&) = delete;
+
+ private:
+  ThreadState& state_;
+  Pins pins_;
+  std::vector<AccessScope> scopes_;
+  const int keeps_;
+  WorkspaceRetry* const workspace_retry_;
+  const std::uint32_t environment_;
+  const c10::AutoGradMode grad_mode_;
+  const c10::impl::ExcludeDispatchKeyGuard below_;
+  const c10::impl::DisablePythonDispatcher no_python_;
+};
+
+bool conflicts(bool writes, bool other_writes) { return writes || other_writes; }
+
+/// Whose storages are among these.
+c10::SmallVector<DeviceManager*, 2> managers_of(std::span<const StorageUse> uses) {
+  c10::SmallVector<DeviceManager*, 2> managers;
+  for (const StorageUse& use : uses) {
+    DeviceManager* const manager = active_manager(use.storage->device());
+    if (manager != nullptr && std::ranges::find(managers, manager) == managers.end()) {
+      managers.push_back(manager);
+    }
+  }
+  return managers;
+}
+
+}  // namespace
+
+// Settings
+
+Deferred::Mode Deferred::mode_of(const std::string& setting) {
+  if (setting == "auto" || setting == "false" || setting == "off") return Mode::kNone;
+  if (setting == "true" || setting == "on") return Mode::kChosen;
+  if (setting == "updates") return Mode::kUpdates;
+  if (setting == "all") return Mode::kAll;
+  if (setting == "random") return Mode::kRandom;
+  throw BadSetting("deferred_updates: '" + setting +
+                   "' is not one of auto, true, false, updates, all, random");
+}
+
+void Deferred::choose(const std::vector<BlockUid>& written) {
+  auto chosen = std::make_shared<const Chosen>(written.begin(), written.end());
+  const std::lock_guard guard(chosen_mutex_);
+  chosen_ = std::move(chosen);
+}
+
+std::shared_ptr<const Deferred::Chosen> Deferred::chosen() {
+  const std::lock_guard guard(chosen_mutex_);
+  return chosen_;
+}
+
+void Deferred::set_mode(Mode mode) {
+  choose({});
+  const Mode before = mode_.exchange(mode);
+  if (before == Mode::kNone && mode != Mode::kNone) ++deferring;
+  if (before == Mode::kNone || mode != Mode::kNone) return;
+  try {
+    run_all();
+  } catch (...) {
+    mode_ = before;
+    throw;
+  }
+  --deferring;
+}
+
+// Waiting
+
+bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  const Mode mode = this->mode();
+  if (mode == Mode::kNone) return false;
+  const bool lists_alone = mode == Mode::kChosen || mode == Mode::kUpdates;
+  if (lists_alone && info.deferral != Deferral::kLists) return false;
+  const auto only = mode == Mode::kChosen ? chosen() : nullptr;
+  if (only && only->empty()) return false;
+  if (!thread_state().access_scopes.empty() || thread_state().keeps > 0) return false;
+  if (!manager_.records_here() || manager_.capturing()) return false;
+  // What helpers of other environments have computed depends on who has helped.
+  if (!plain_environments() || float_environment() != 0) return false;
+  Deferrable call = what_may_wait(manager_, only.get(), info, kernel, op, keys, stack);
+  if (call.parts.empty()) return false;
+  discard_dead();
+  for (auto& part : call.parts) {
+    part->run = run;
+    add(std::move(part));
+  }
+  if (!call.rest.empty()) run(info, kernel, op, keys, call.rest);
+  const std::size_t base = stack.size() - info.argument_count;
+  stack.resize(base + op.schema().returns().size());  // nothing, or the first argument
+  return true;
+}
+
+void Deferred::add(std::unique_ptr<Part> part) {
+  const PartPtr shared = std::move(part);
+  bool too_long = false;
+  {
+    const std::lock_guard guard(mutex_);
+    shared->number = next_number_++;
+    all_.push_back(shared);
+    for (const StorageUse& use : shared->uses) {
+      auto& row = by_storage_[use.storage];
+      row.push_back({shared, use.writes});
+      too_long = too_long || row.size() > kLongestRow;
+    }
+    ++parts_;
+    ++waiting_;
+  }
+  if (too_long) before_use(shared->uses);
+}
+
+void Deferred::remove(const PartPtr& part) {
+  for (const StorageUse& use : part->uses) {
+    const auto row = by_storage_.find(use.storage);
+    if (row == by_storage_.end()) continue;
+    std::erase_if(row->second, [&](const Waiting& one) { return one.part == part; });
+    if (row->second.empty()) by_storage_.erase(row);
+  }
+  std::erase(all_, part);
+  --waiting_;
+}
+
+Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
+                                      std::uint64_t before) const {
+  // Whoever is before one that must run, and conflicts with it, must run as well.
+  std::set<const Part*> seen;
+  std::vector<std::pair<StorageUse, std::uint64_t>> open;
+  for (const StorageUse& use : uses) open.push_back({use, before});
+  PartPtr first;
+  while (!open.empty()) {
+    const auto [use, end] = open.back();
+    open.pop_back();
+    const auto row = by_storage_.find(use.storage);
+    if (row == by_storage_.end()) continue;
+    for (const Waiting& one : row->second) {
+      if (one.part->number >= end || !conflicts(use.writes, one.writes)) continue;
+      if (!seen.insert(one.part.get()).second) continue;
+      if (!first || one.part->number < first->number) first = one.part;
+      for (const StorageUse& next : one.part->uses) open.push_back({next, one.part->number});
+    }
+  }
+  return first;
+}
+
+// Running
+
+void Deferred::before_use(std::span<const StorageUse> uses) {
+  if (waiting_.load(std::memory_order_relaxed) > 0) {
+    std::unique_lock lock(mutex_);
+    run_until(lock, [&] { return first_for(uses, UINT64_MAX); });
+  }
+  if (any_late_.load(std::memory_order_relaxed)) order_after_late(uses);
+}
+
+void Deferred::run_all() {
+  discard_dead();
+  std::unique_lock lock(mutex_);
+  run_until(lock, [&] { return all_.empty() ? nullptr : all_.front(); });
+}
+
+void Deferred::run_some() {
+  if (mode() != Mode::kRandom) return;
+  std::unique_lock lock(mutex_);
+  if (all_.empty() || random_() % 8 != 0) return;
+  const PartPtr one = all_[random_() % all_.size()];
+  run_until(lock, [&] { return first_for(one->uses, one->number + 1); });
+}
+
+void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next) {
+  while (PartPtr part = next()) {
+    if (part->runs) {
+      wait(lock);
+      continue;
+    }
+    part->runs = true;
+    lock.unlock();
+    bool done = true;
+    std::exception_ptr error;
+    try {
+      run(*part);
+    } catch (const c10::OutOfMemoryError&) {
+      done = false;  // its blocks found no room, so nothing has been written
+      error = std::current_exception();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    part->runs = false;
+    if (done) {
+      note_late(*part);
+      remove(part);
+    }
+    ended_.notify_all();
+    lock.unlock();
+    part.reset();  // perhaps the last that holds a gradient
+    if (error) std::rethrow_exception(error);
+    lock.lock();
+  }
+}
+
+void Deferred::run(const Part& part) {
+  if (manager_.capturing()) {
+    throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
+                part.info->name);
+  }
+  manager_.in_order([&] {
+    const PartScope scope(part);
+    c10::Stack stack = part.arguments;
+    part.run(*part.info, *part.kernel, *part.op, part.keys, stack);
+  });
+}
+
+void Deferred::wait(std::unique_lock<std::mutex>& lock) {
+  OuterLock* const python = python_lock();
+  void* const released = python != nullptr ? python->release() : nullptr;
+  ended_.wait(lock);
+  if (released == nullptr) return;
+  lock.unlock();
+  python->acquire(released);
+  lock.lock();
+}
+
+void Deferred::discard_dead() {
+  std::vector<PartPtr> dead;  // destroyed without the lock
+  const std::lock_guard guard(mutex_);
+  // How often parts hold each storage; 0 where one that is wanted reads or writes it.
+  std::unordered_map<c10::StorageImpl*, std::size_t> held;
+  for (const PartPtr& part : all_) {
+    for (const StorageUse& use : part->uses) ++held[use.storage];
+  }
+  for (auto at = all_.size(); at-- > 0;) {
+    const PartPtr part = all_[at];
+    const bool wanted =
+        part->runs || std::ranges::any_of(part->uses, [&](const StorageUse& use) {
+          return use.writes && c10::raw::intrusive_ptr::use_count(use.storage) > held[use.storage];
+        });
+    if (wanted) {
+      for (const StorageUse& use : part->uses) held[use.storage] = 0;
+    } else {
+      remove(part);
+      dead.push_back(part);
+    }
+  }
+}
+
+// Streams
+
+void Deferred::note_late(const Part& part) {
+  if (manager_.device().is_cpu()) return;
+  ++epoch_;
+  for (const StorageUse& use : part.uses) {
+    late_.insert_or_assign(
+        use.storage, Late{c10::weak_intrusive_ptr<c10::StorageImpl>(
+                              c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(use.storage)),
+                          epoch_});
+  }
+  std::erase_if(late_, [](const auto& entry) { return entry.second.storage.expired(); });
+  any_late_ = true;
+}
+
+void Deferred::order_after_late(std::span<const StorageUse> uses) {
+  if (manager_.records_here()) return;  // the stream on which parts run
+  {
+    const c10::impl::VirtualGuardImpl guard(manager_.device().type());
+    const c10::StreamId stream = guard.getStream(manager_.device()).id();
+    const std::lock_guard lock(mutex_);
+    std::uint64_t& seen = seen_[stream];
+    const bool behind = std::ranges::any_of(uses, [&](const StorageUse& use) {
+      const auto late = late_.find(use.storage);
+      return late != late_.end() && late->second.epoch > seen;
+    });
+    if (!behind) return;
+    seen = epoch_;
+  }
+  manager_.in_order([] {});
+}
+
+// Forks
+
+void Deferred::before_fork() {
+  try {
+    run_all();
+  } catch (const std::exception&) {
+    // It waits on, in the child as well.
+  }
+  mutex_.lock();
+}
+
+// Facts
+
+Deferred::Stats Deferred::stats() {
+  discard_dead();
+  const std::lock_guard guard(mutex_);
+  Stats stats{.parts = parts_, .waiting = waiting_, .bytes = 0};
+  for (const auto& [storage, row] : by_storage_) {
+    stats.bytes += static_cast<Bytes>(storage->nbytes());
+  }
+  return stats;
+}
+
+// Entrances
+
+bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  ThreadState& state = thread_state();
+  // A replay reads what was there before.
+  if (running > 0 || state.replay != nullptr) return false;
+  StorageUses uses;
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const auto& argument : info.arguments) {
+    collect_storages(stack[first + argument.index], argument.writes, /*inside=*/true, uses);
+  }
+  const auto managers = managers_of(uses);
+  const bool outermost = state.depth == 0;
+  if (outermost && info.deferral != Deferral::kNever && managers.size() == 1 &&
+      managers.front()->deferred().defer(run, info, kernel, op, keys, stack)) {
+    return true;
+  }
+  for (DeviceManager* const manager : managers) {
+    manager->deferred().before_use(uses);
+    if (outermost) manager->deferred().run_some();
+  }
+  return false;
+}
+
+void run_deferred(const at::Tensor& tensor, bool writes) {
+  if (!any_deferred() || running > 0 || thread_state().replay != nullptr) return;
+  StorageUses uses;
+  collect_storages(tensor, writes, /*inside=*/true, uses);
+  for (DeviceManager* const manager : managers_of(uses)) manager->deferred().before_use(uses);
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <lms/options.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "adapters/torch/deferred/deferrable.h"
+
+namespace lms::torch {
+
+/// Operators of one device that have been called and have not run. Each waits until somebody is
+/// about to look at what it writes, or to change what it reads. Docs: docs/design/0020.
+///
+/// Of two parts that use one storage, and of which one writes it, the first called runs first.
+///
+/// Thread-safe. Its lock is not held while parts run, and no engine's lock may be held by callers.
+class Deferred {
+ public:
+  enum class Mode : std::uint8_t {
+    kNone,     ///< everything runs when it is called
+    kChosen,   ///< the updates that a plan has chosen wait
+    kUpdates,  ///< for tests: all updates over lists
+    kAll,      ///< for tests: all that can
+    kRandom,   ///< likewise, and some are run at random
+  };
+  /// Throws BadSetting.
+  static Mode mode_of(const std::string& setting);
+
+  explicit Deferred(DeviceManager& manager) : manager_(manager) {}
+
+  /// From now on; what waits goes on waiting, but for kNone.
+  void set_mode(Mode mode);
+  [[nodiscard]] Mode mode() const { return mode_.load(std::memory_order_relaxed); }
+
+  /// Of the mode kChosen: the updates that write these blocks wait from now on. May be called with
+  /// the pilot's lock held.
+  void choose(const std::vector<BlockUid>& written);
+
+  /// An operator has been called, outside of any other. True: it, or all that has not run here,
+  /// waits, and the stack holds its results.
+  bool defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+  /// The calling thread is about to use these: runs what must have run. Throws what that throws; a
+  /// part that found no room waits on.
+  void before_use(std::span<const StorageUse> uses);
+  /// Runs everything.
+  void run_all();
+  /// In the mode kRandom, now and then: runs something.
+  void run_some();
+
+  /// Around fork().
+  void before_fork();
+  void after_fork() { mutex_.unlock(); }
+
+  struct Stats {
+    std::int64_t parts = 0;    ///< that have waited, or do
+    std::int64_t waiting = 0;  ///< that do
+    Bytes bytes = 0;           ///< that these use, each block counted once
+  };
+  [[nodiscard]] Stats stats();
+
+ private:
+  using PartPtr = std::shared_ptr<Part>;
+  struct Waiting {
+    PartPtr part;
+    bool writes;
+  };
+  struct Late {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::uint64_t epoch;  ///< of the last part that has used it
+  };
+
+  void add(std::unique_ptr<Part> part);
+  void remove(const PartPtr& part);
+  /// The first of those called before number `before` that must run before these are used; null:
+  /// there is none. Under the lock.
+  [[nodiscard]] PartPtr first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
+  /// Runs parts as long as there is a next one. The lock is let go in between.
+  void run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next);
+  void run(const Part& part);
+  void wait(std::unique_lock<std::mutex>& lock);
+  /// Parts that write only what nobody has any more.
+  void discard_dead();
+  void note_late(const Part& part);
+  void order_after_late(std::span<const StorageUse> uses);
+
+  using Chosen = std::unordered_set<BlockUid>;
+  [[nodiscard]] std::shared_ptr<const Chosen> chosen();
+
+  DeviceManager& manager_;
+  std::mutex chosen_mutex_;  ///< innermost
+  std::shared_ptr<const Chosen> chosen_;
+  std::atomic<Mode> mode_{Mode::kNone};
+  std::atomic<std::int64_t> waiting_{0};
+  std::atomic<bool> any_late_{false};
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::uint64_t next_number_ = 1;
+  std::int64_t parts_ = 0;
+  std::vector<PartPtr> all_;  ///< in order
+  std::unordered_map<c10::StorageImpl*, std::vector<Waiting>> by_storage_;
+  /// What parts have used on the main stream, after other streams may have waited for that.
+  std::unordered_map<c10::StorageImpl*, Late> late_;
+  std::uint64_t epoch_ = 0;
+  std::unordered_map<c10::StreamId, std::uint64_t>
+      seen_;  ///< up to which epoch streams have waited
+  std::minstd_rand random_{12345};
+};
+
+/// Managers of which operators wait, or may.
+extern std::atomic<int> deferring;
+
+/// False: nothing waits, and nothing is to. One load.
+inline bool any_deferred() noexcept { return deferring.load(std::memory_order_relaxed) > 0; }
+
+/// What an operator asks before it runs, where any_deferred(). True: it waits, or is done, and the
+/// stack holds its results. Else what it needs has run.
+bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+
+/// Somebody is about to use the tensor's bytes from outside of any operator.
+void run_deferred(const at::Tensor& tensor, bool writes);
+
+}  // namespace lms::torch

@@ -1,0 +1,83 @@
+#include "adapters/torch/hook/arguments.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace lms::torch {
+namespace {
+
+void pin_storages(ThreadState& state, const OpInfo& info, const c10::Stack& stack, bool keep,
+                  std::span<const StorageUse> storages) {
+  std::optional<c10::Stream> stream;
+  if (info.takes_stream) {
+    for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
+      if (stack[i].isStream()) stream = stack[i].toStream();
+    }
+  }
+  if (keep) {
+    // Its own pins, so that only what it touches is kept.
+    Pins pins;
+    pins.add(state, storages, stream);
+    pins.keep();
+  } else {
+    state.operator_pins.add(state, storages, stream);
+  }
+}
+
+bool is_kept(const ThreadState& state, const OpInfo& info) {
+  return info.kind == OpKind::kKeep || state.keeps > 0;
+}
+
+}  // namespace
+
+void collect_arguments(const OpInfo& info, const c10::Stack& stack, bool keep,
+                       c10::SmallVectorImpl<StorageUse>& storages) {
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const auto& argument : info.arguments) {
+    collect_storages(stack[first + argument.index], argument.writes || keep, keep, storages);
+  }
+}
+
+void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  const bool keep = is_kept(state, info);
+  state.arguments.clear();
+  collect_arguments(info, stack, keep, state.arguments);
+  pin_storages(state, info, stack, keep, state.arguments);
+}
+
+void pin_nested(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  StorageUses storages;
+  const bool keep = is_kept(state, info);
+  collect_arguments(info, stack, keep, storages);
+  if (!keep && !info.takes_stream && state.replay == nullptr) {
+    const auto is_held = [&](const StorageUse& use) {
+      return std::ranges::any_of(state.arguments, [&](const StorageUse& held) {
+        return held.storage == use.storage && (held.writes || !use.writes);
+      });
+    };
+    constexpr std::size_t kFew = 16;  // of a list's the engine knows sooner
+    if (state.arguments.size() <= kFew && std::ranges::all_of(storages, is_held)) return;
+  }
+  pin_storages(state, info, stack, keep, storages);
+}
+
+void begin_anew(ThreadState& state) {
+  state.operator_pins.release();
+  leave_engine(state, /*to_try_again=*/true);
+}
+
+void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  const Repeatable repeatable(state, true);
+  try {
+    pin_arguments(state, info, stack);
+  } catch (const c10::Error&) {
+    if (!state.holder.contended()) throw;
+    begin_anew(state);
+    pin_arguments(state, info, stack);
+  }
+}
+
+}  // namespace lms::torch

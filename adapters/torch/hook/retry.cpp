@@ -1,0 +1,131 @@
+#include "adapters/torch/hook/retry.h"
+
+#include <c10/util/Exception.h>
+
+#include "adapters/torch/errors.h"
+#include "adapters/torch/hook/arguments.h"
+
+namespace lms::torch {
+namespace {
+
+class WorkspaceRetryScope {
+ public:
+  WorkspaceRetryScope(ThreadState& state, WorkspaceRetry& workspace_retry) : state_(state) {
+    state_.workspace_retry = &workspace_retry;
+  }
+  ~WorkspaceRetryScope() { state_.workspace_retry = nullptr; }
+  WorkspaceRetryScope(const WorkspaceRetryScope&) = delete;
+  WorkspaceRetryScope& operator=(const WorkspaceRetryScope&) = delete;
+
+ private:
+  ThreadState& state_;
+};
+
+DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
+  StorageUses storages;
+  collect_arguments(info, stack, /*keep=*/false, storages);
+  for (const StorageUse& use : storages) {
+    if (auto* manager = active_manager(use.storage->device())) return manager;
+  }
+  return nullptr;
+}
+
+/// Out of memory by another road than PyTorch's allocator: the driver, or a vendor library.
+bool says_out_of_memory(const c10::Error& error) {
+  const std::string& what = error.msg();
+  return what.find("out of memory") != std::string::npos ||
+         what.find("ALLOC_FAILED") != std::string::npos;
+}
+
+/// Keeps an operator's arguments, with which it can be run again.
+class Kept {
+ public:
+  Kept(ThreadState& state, std::span<const c10::IValue> arguments) : kept_(state.arguments_kept) {
+    kept_.assign(arguments.begin(), arguments.end());
+  }
+  ~Kept() { kept_.clear(); }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+
+ private:
+  c10::Stack& kept_;
+};
+
+/// Calls the kernel. Where it runs out of memory: the manager that must help, and everything as it
+/// was before; else null.
+DeviceManager* call_unless_short(ThreadState& state, const OpInfo& info,
+                                 const c10::SafeKernelFunction& kernel,
+                                 const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                 c10::Stack& stack) {
+  const std::size_t base = stack.size() - info.argument_count;
+  const Kept kept(state, {stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end()});
+  const c10::Stack& arguments = state.arguments_kept;
+  try {
+    const Kernel running(state, info);
+    kernel.callBoxed(op, keys, &stack);
+    return nullptr;
+  } catch (const c10::Error& error) {
+    if (!is_shortage(error) && !says_out_of_memory(error)) throw;
+    DeviceManager* manager = manager_under_pressure(info, arguments);
+    if (manager == nullptr) throw;
+    stack.resize(base);
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
+    return manager;
+  }
+}
+
+/// The last try, after all that could leave has left: what finds no room now finds none under this
+/// limit. If the user allows it, a convolution then goes on with an algorithm that needs less.
+void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const OpInfo& info,
+                              const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                              c10::DispatchKeySet keys, c10::Stack& stack) {
+  const Kernel running(state, info);
+  if (!manager.may_change_algorithm(info)) {
+    kernel.callBoxed(op, keys, &stack);
+    return;
+  }
+  WorkspaceRetry workspace_retry;
+  try {
+    const WorkspaceRetryScope scope(state, workspace_retry);
+    kernel.callBoxed(op, keys, &stack);
+  } catch (const c10::Error&) {
+    if (workspace_retry.refused.empty()) throw;
+    // Whatever the kernel says, after all its algorithms, this is why.
+    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                workspace_retry.refused);
+  }
+  if (!workspace_retry.refused.empty()) manager.algorithm_was_changed(info);
+}
+
+}  // namespace
+
+bool is_shortage(const c10::Error& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const Shortage*>(&error) != nullptr;
+}
+
+void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  int tries = 0;
+  DeviceManager* short_of = nullptr;
+  // First what is in the way leaves, where that is known; then everything.
+  for (bool cleared = true; cleared;) {
+    DeviceManager* manager = nullptr;
+    {
+      const Repeatable repeatable(state, tries == 0);
+      manager = call_unless_short(state, info, kernel, op, keys, stack);
+    }
+    if (manager == nullptr) return;
+    short_of = manager;
+    // What the first run's own parts pinned is not needed by the second.
+    begin_anew(state);
+    cleared = tries++ == 0 && manager->clear_what_failed();
+    if (!cleared) manager->reclaim_everything();
+    ++manager->op_retries;
+    manager->pilot().restart_operator();
+    pin_arguments(state, info, stack);
+  }
+  call_with_less_workspace(state, *short_of, info, kernel, op, keys, stack);
+}
+
+}  // namespace lms::torch

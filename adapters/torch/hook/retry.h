@@ -1,0 +1,32 @@
+#pragma once
+
+// Kernels that run out of memory: what is in the way leaves, and they are called again.
+
+#include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+
+/// The kernel runs, of an outermost operator.
+class Kernel {
+ public:
+  Kernel(ThreadState& state, const OpInfo& info) : holder_(state.holder) {
+    holder_.holds_locks = info.locks;
+  }
+  ~Kernel() { holder_.holds_locks = false; }
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+ private:
+  PinHolder& holder_;
+};
+
+/// True if the error says that the device has no room: PyTorch's allocator, or LMS.
+[[nodiscard]] bool is_shortage(const c10::Error& error);
+
+/// Calls the kernel of an outermost operator whose arguments are pinned; again, with more and more
+/// room, where it runs out of memory. Throws what the kernel throws with all the room there is.
+void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+
+}  // namespace lms::torch

@@ -1,0 +1,42 @@
+#include "adapters/torch/operators/deferral.h"
+
+#include <algorithm>
+#include <array>
+
+namespace lms::torch {
+namespace {
+
+constexpr std::string_view kNamespace = "aten::";
+constexpr std::string_view kForeach = "_foreach_";
+
+/// Of one, two or three tensors of one size and type, and numbers: nothing to refuse.
+constexpr std::array kElementwise = {"abs_",  "add_",  "addcdiv_",    "addcmul_", "copy_",
+                                     "div_",  "fill_", "lerp_",       "mul_",     "neg_",
+                                     "sign_", "sqrt_", "reciprocal_", "sub_",     "zero_"};
+constexpr std::array kUpdates = {"_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_"};
+/// Not those that take a rounding mode, or write a tensor given beside.
+constexpr std::array kOverloads = {"",     "Scalar",     "Tensor",   "Scalar_Tensor",
+                                   "List", "ScalarList", "tensor_lr"};
+
+template <class Names>
+bool lists(const Names& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+}  // namespace
+
+Deferral deferral_rule(std::string_view name) {
+  if (!name.starts_with(kNamespace)) return Deferral::kNever;
+  name.remove_prefix(kNamespace.size());
+  const auto dot = name.find('.');
+  const auto overload = dot == std::string_view::npos ? std::string_view() : name.substr(dot + 1);
+  name = name.substr(0, dot);
+  if (!lists(kOverloads, overload)) return Deferral::kNever;
+  if (lists(kUpdates, name)) return Deferral::kLists;
+  if (lists(kElementwise, name)) return Deferral::kElements;
+  if (!name.starts_with(kForeach)) return Deferral::kNever;
+  name.remove_prefix(kForeach.size());
+  return lists(kElementwise, name) ? Deferral::kLists : Deferral::kNever;
+}
+
+}  // namespace lms::torch

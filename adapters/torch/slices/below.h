@@ -1,0 +1,56 @@
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <span>
+
+#include "base/bytes.h"
+#include "engine/block.h"
+
+namespace lms::torch {
+
+/// A block that has come into being below.
+struct Born {
+  std::uint64_t uid = 0;
+  Bytes bytes = 0;
+};
+
+/// How an operator in slices works on blocks where their bytes lie below: in ranges, through memory
+/// of the device that it has for a while. Every block is lent to the caller (Engine::lend).
+///
+/// Stream order: reads and writes begin after all that is queued on the current stream, which goes
+/// on at once: it uses what was read, and reuses what is being written, only after wait().
+/// Thread-safe for different blocks.
+class Below {
+ public:
+  virtual ~Below() = default;
+
+  /// Copies run beside the computation: it pays to begin them early.
+  [[nodiscard]] virtual bool copies_beside() const { return false; }
+  /// True if an absent block may be written where it lies.
+  [[nodiscard]] virtual bool writable(const Block& /*block*/) { return true; }
+
+  /// A storage that is born below, of unspecified contents, and its block, of which the pilot has
+  /// not heard.
+  struct Made {
+    c10::intrusive_ptr<c10::StorageImpl> storage;
+    Block* block = nullptr;
+  };
+  /// `bytes` is at least the device's min_block(). Throws TierFull, with nothing changed.
+  virtual Made make(Bytes bytes) = 0;
+
+  /// A copy that has been begun; null: it has ended.
+  using Copy = std::shared_ptr<const void>;
+  /// Copies `bytes` of the block, from `offset` on, to memory of the device.
+  virtual Copy read(Block& block, Bytes offset, void* to, Bytes bytes) = 0;
+  /// Likewise back.
+  virtual Copy write(Block& block, Bytes offset, const void* from, Bytes bytes) = 0;
+  /// The current stream goes on only after it.
+  virtual void wait(const Copy& copy) = 0;
+  /// The current stream has waited for every copy of the block: before it is given back.
+  virtual void end(Block& block, bool written) = 0;
+};
+
+}  // namespace lms::torch

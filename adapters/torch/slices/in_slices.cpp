@@ -1,0 +1,130 @@
+#include "adapters/torch/slices/in_slices.h"
+
+#include <algorithm>
+
+#include "adapters/torch/device_manager.h"
+#include "adapters/torch/errors.h"
+#include "adapters/torch/replay/lineages.h"
+#include "adapters/torch/replay/replay.h"
+#include "adapters/torch/slices/run_cuts.h"
+#include "adapters/torch/thread_state.h"
+#include "base/error.h"
+#include "base/mixed.h"
+
+namespace lms::torch {
+namespace {
+
+/// Calls that touch less than this part of the limit fit, whatever they are.
+constexpr Bytes kLargeCall = 8;
+/// A set of buffers for one part: this part of the limit, but not more than a link needs to be
+/// busy.
+constexpr Bytes kPartOfLimit = 16;
+constexpr Bytes kMostPart = 32 * kMiB;
+constexpr Bytes kLeastPart = 64 * kKiB;
+/// Operands that stay whole leave this part of the limit for the parts of the others.
+constexpr Bytes kWholeLeaves = 4;
+
+}  // namespace
+
+SliceMode slice_mode(const std::string& text) {
+  if (text == "auto") return SliceMode::kAuto;
+  if (text == "off") return SliceMode::kOff;
+  if (text == "always") return SliceMode::kAlways;
+  throw BadSetting("slices: '" + text + "' is none of auto, off, always");
+}
+
+SliceMemory::Whole SliceMemory::of(std::uint64_t call) const {
+  const std::lock_guard guard(mutex_);
+  const auto found = calls_.find(call);
+  return found == calls_.end() ? Whole::kUnknown : found->second;
+}
+
+void SliceMemory::set(std::uint64_t call, Whole whole) {
+  const std::lock_guard guard(mutex_);
+  if (calls_.size() >= kMost) calls_.clear();
+  calls_[call] = whole;
+}
+
+void SliceMemory::clear() {
+  const std::lock_guard guard(mutex_);
+  calls_.clear();
+}
+
+std::optional<SlicedCall> SlicedCall::of(DeviceManager* manager, const OpInfo& info,
+                                         const c10::SafeKernelFunction& kernel,
+                                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                         const c10::Stack& stack) {
+  if (info.cut == nullptr || manager == nullptr) return std::nullopt;
+  const SliceMode mode = manager->slice_mode();
+  if (mode == SliceMode::kOff || manager->below() == nullptr) return std::nullopt;
+  static thread_local StorageUses storages;
+  storages.clear();
+  for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
+    collect_storages(stack[i], /*writes=*/false, /*inside=*/false, storages);
+  }
+  Bytes bytes = 0;
+  std::uint64_t number = info.key;
+  for (const StorageUse& use : storages) {
+    const auto size = static_cast<Bytes>(use.storage->nbytes());
+    number = mixed(number, static_cast<std::uint64_t>(size));
+    bytes += size;
+  }
+  // What is looked up can be larger than where it is looked up.
+  const bool small = bytes < manager->limit() / kLargeCall && info.cut != cut_embedding;
+  if (mode == SliceMode::kAuto && small) return std::nullopt;
+  const ThreadState& state = thread_state();
+  // Somebody else has, or takes, the addresses of what the operator uses.
+  const bool held = !state.access_scopes.empty() && state.access_scopes.back().holds;
+  if (held || state.keeps > 0 || state.replay != nullptr || manager->capturing()) {
+    return std::nullopt;
+  }
+  SlicedCall call(*manager, info, kernel, op, keys,
+                  {stack.end() - info.argument_count, stack.end()});
+  call.bytes_ = bytes;
+  call.number_ = number;
+  call.base_ = stack.size() - info.argument_count;
+  return call;
+}
+
+bool SlicedCall::at_once() const {
+  return manager_.slice_mode() == SliceMode::kAlways || bytes_ > manager_.limit() ||
+         manager_.slice_memory().of(number_) != SliceMemory::Whole::kUnknown;
+}
+
+bool SlicedCall::run(c10::Stack& stack) {
+  using Whole = SliceMemory::Whole;
+  const bool always = manager_.slice_mode() == SliceMode::kAlways;
+  const Bytes limit = manager_.limit();
+  const Bytes part = std::clamp(limit / kPartOfLimit, kLeastPart, kMostPart);
+  const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+  std::vector<Cut> cuts;
+  try {
+    cuts = info_.cut({info_.name, op_, arguments_, part});
+  } catch (const c10::Error&) {
+    return false;  // what is wrong with the call is the operator's to say
+  }
+  if (cuts.empty()) return false;
+  Whole whole = manager_.slice_memory().of(number_);
+  if (always) whole = Whole::kNone;
+  if (whole == Whole::kUnknown) whole = Whole::kSome;
+  Cutter cutter(manager_, {info_, kernel_, op_, keys_}, arguments_, std::move(cuts));
+  std::vector<c10::IValue> results;
+  if (whole == Whole::kSome) {
+    const auto outcome = cutter.run({.part = part, .whole = limit - limit / kWholeLeaves}, results);
+    if (outcome == Cutter::Outcome::kCannot) return false;
+    if (outcome == Cutter::Outcome::kShort) whole = Whole::kNone;
+  }
+  if (whole == Whole::kNone) {
+    const auto outcome = cutter.run({.part = part, .thirds = always}, results);
+    if (outcome == Cutter::Outcome::kCannot) return false;
+    if (outcome == Cutter::Outcome::kShort) cutter.throw_short();
+  }
+  if (!always) manager_.slice_memory().set(number_, whole);
+  ++manager_.sliced_operators;
+  born_ = cutter.born();
+  stack.resize(base_);
+  stack.insert(stack.end(), results.begin(), results.end());
+  return true;
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/slices/below.h"
+#include "adapters/torch/slices/cut.h"
+#include "base/bytes.h"
+
+namespace lms::torch {
+
+class DeviceManager;
+
+/// One outermost call of an operator that may not fit the device, and that can be cut.
+///
+/// In slices the large operands lie below, lent to this call, and so do the large results from
+/// their birth on; parts of them come to the device one after the other, the operator's own kernel
+/// runs on each, and what it has written goes back. Operands that find room stay on the device as
+/// they are.
+class SlicedCall {
+ public:
+  /// Nothing, at little cost, for all calls but large ones of operators with a rule.
+  static std::optional<SlicedCall> of(DeviceManager* manager, const OpInfo& info,
+                                      const c10::SafeKernelFunction& kernel,
+                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                      const c10::Stack& stack);
+
+  /// It is known not to fit as a whole, or is to run in slices anyway.
+  [[nodiscard]] bool at_once() const;
+  /// Runs it: what is on the stack from where its arguments were becomes the results. False, with
+  /// nothing changed, if it cannot be cut. The thread holds no pins. Throws what
+  /// throw_out_of_memory() does where even the smallest parts do not fit.
+  bool run(c10::Stack& stack);
+  /// The blocks that it has made below, of which the pilot is to hear once the operator has ended:
+  /// on the device they are wanted by whoever uses them first.
+  [[nodiscard]] std::span<const Born> born() const { return born_; }
+
+ private:
+  SlicedCall(DeviceManager& manager, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack arguments)
+      : manager_(manager),
+        info_(info),
+        kernel_(kernel),
+        op_(op),
+        keys_(keys),
+        arguments_(std::move(arguments)) {}
+
+  DeviceManager& manager_;
+  const OpInfo& info_;
+  const c10::SafeKernelFunction& kernel_;
+  const c10::OperatorHandle& op_;
+  const c10::DispatchKeySet keys_;
+  c10::Stack arguments_;
+  std::size_t base_ = 0;      ///< of the arguments on the stack
+  Bytes bytes_ = 0;           ///< of the storages of all arguments
+  std::uint64_t number_ = 0;  ///< the same for calls alike
+  std::vector<Born> born_;
+};
+
+}  // namespace lms::torch

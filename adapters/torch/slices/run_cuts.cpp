@@ -1,0 +1,468 @@
+#include "adapters/torch/slices/run_cuts.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "adapters/torch/device_manager.h"
+#include "adapters/torch/errors.h"
+#include "adapters/torch/registry.h"
+#include "adapters/torch/replay/lineages.h"
+
+namespace lms::torch {
+namespace {
+
+/// Kernels may go another way where memory begins elsewhere against such a boundary.
+constexpr Bytes kBoundary = 512;
+/// Rows of the first part, which tells what a row of a result takes.
+constexpr std::int64_t kFirstRows = 16;
+
+Bytes element_bytes(const at::Tensor& tensor) { return static_cast<Bytes>(tensor.element_size()); }
+
+bool out_of_memory(const std::exception& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const Shortage*>(&error) != nullptr ||
+         dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+         dynamic_cast<const TierFull*>(&error) != nullptr;
+}
+
+/// Why there is no room below either; empty: there is, or nobody has said.
+std::string full_below(const std::exception& error) {
+  if (const auto* full = dynamic_cast<const TierFull*>(&error)) return full->what();
+  const auto* shortage = dynamic_cast<const Shortage*>(&error);
+  return shortage != nullptr ? shortage->below : "";
+}
+
+}  // namespace
+
+/// The parts that are under way: the last copies of the one before, the kernel of one, and the
+/// first copies of the next. Waits for all copies when it ends.
+class Cutter::Running {
+ public:
+  explicit Running(Cutter& cutter) : cutter_(cutter) {}
+  ~Running() {
+    for (Part& part : parts_) {
+      for (const auto* copies : {&part.reads, &part.writes}) {
+        for (const Below::Copy& copy : *copies) {
+          try {
+            cutter_.below_.wait(copy);
+          } catch (const std::exception&) {
+            // The device has failed: nothing runs any more.
+          }
+        }
+      }
+    }
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  Part& add() { return parts_.emplace_back(); }
+  [[nodiscard]] std::size_t size() const { return parts_.size(); }
+  void retire_first() {
+    cutter_.retire(parts_.front());
+    parts_.pop_front();
+  }
+
+ private:
+  Cutter& cutter_;
+  std::deque<Part> parts_;
+};
+
+Cutter::Cutter(DeviceManager& manager, CalledKernel called, const c10::Stack& arguments,
+               std::vector<Cut> cuts)
+    : manager_(manager),
+      below_(*manager.below()),
+      called_(called),
+      arguments_(arguments),
+      cuts_(std::move(cuts)) {}
+
+Cutter::~Cutter() { let_go(); }
+
+void Cutter::let_go() noexcept {
+  if (lent_.empty()) return;
+  std::vector<Use> uses;
+  for (const Lent& lent : std::exchange(lent_, {})) {
+    try {
+      below_.end(*lent.use.block, lent.use.writes);
+    } catch (const std::exception&) {
+      // The device has failed: nothing runs any more.
+    }
+    uses.push_back(lent.use);
+  }
+  EngineLock lock = manager_.engine().lock();
+  manager_.engine().give_back(lock, uses);
+}
+
+// Before and after
+
+StorageUses Cutter::storages_of_others() const {
+  StorageUses storages;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const bool is_cut = std::ranges::any_of(cuts_, [&](const Cut& cut) {
+      return std::ranges::find(cut.operands, i, &CutOperand::argument) != cut.operands.end();
+    });
+    if (!is_cut) collect_storages(arguments_[i], /*writes=*/false, /*inside=*/false, storages);
+  }
+  return storages;
+}
+
+std::vector<Cutter::Lent> Cutter::choose(Bytes whole) {
+  // Kernels get what is not cut as it is, and may hand it to nested operators, which pin it.
+  const StorageUses others = storages_of_others();
+  std::vector<Lent> wanted;
+  for (const bool writes : {true, false}) {  // what is written is moved twice, if it is below
+    for (const Cut& cut : cuts_) {
+      for (const CutOperand& operand : cut.operands) {
+        c10::StorageImpl* const storage = storage_of(operand.tensor);
+        const bool known = std::ranges::find(wanted, storage, &Lent::storage) != wanted.end() ||
+                           std::ranges::find(others, storage, &StorageUse::storage) != others.end();
+        if (operand.writes == writes && !known) wanted.push_back({storage, {nullptr, writes}});
+      }
+    }
+  }
+  std::vector<Lent> chosen;
+  EngineLock lock = manager_.engine().lock();
+  for (Lent& one : wanted) {
+    one.use.block = manager_.find_or_track(lock, *one.storage);
+    if (one.use.block == nullptr || one.use.block->kept) continue;
+    if (one.use.block->size <= whole) {
+      whole -= one.use.block->size;
+    } else {
+      chosen.push_back(one);
+    }
+  }
+  // First of all, so that nothing else has to leave for what stays.
+  for (const Lent& one : chosen) (void)manager_.engine().evict(lock, *one.use.block);
+  return chosen;
+}
+
+bool Cutter::lend(std::vector<Lent> chosen) {
+  for (const Result& result : results_) {
+    if (result.block != nullptr) {
+      chosen.push_back({storage_of(result.tensor), {result.block, /*writes=*/true}});
+    }
+  }
+  std::vector<c10::StorageImpl*> written;
+  for (const Lent& one : chosen) {
+    if (one.use.writes) written.push_back(one.storage);
+  }
+  if (!written.empty() && manager_.lineages().any()) manager_.lineages().before_write(written);
+  Engine& engine = manager_.engine();
+  EngineLock lock = engine.lock(may_wait_as());
+  enter_engine(lock, engine);
+  std::vector<Use> uses;
+  for (const Lent& one : chosen) uses.push_back(one.use);
+  if (!engine.lend(lock, uses)) return false;
+  lent_ = std::move(chosen);
+  manager_.pilot().used_below(lock, uses);
+  return std::ranges::all_of(
+      uses, [&](const Use& use) { return !use.writes || below_.writable(*use.block); });
+}
+
+void Cutter::pin_all_but(std::span<const Lent> chosen) {
+  StorageUses storages;
+  for (const OpInfo::Argument& argument : called_.info.arguments) {
+    collect_storages(arguments_[argument.index], argument.writes, /*inside=*/false, storages);
+  }
+  const auto away = [&](const StorageUse& use) {
+    return std::ranges::find(chosen, use.storage, &Lent::storage) != chosen.end();
+  };
+  storages.erase(std::remove_if(storages.begin(), storages.end(), away), storages.end());
+  thread_state().operator_pins.add(storages);
+}
+
+Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& results) {
+  mark_pressed();
+  manager_.pilot().wake();
+  const c10::OptionalDeviceGuard guard(
+      manager_.device().is_cpu() ? std::nullopt : std::optional(manager_.device()));
+  Room room = wanted;
+  const auto begun = [&] { return cut_ > 0 || row_ > 0; };
+  const auto full = [&](const std::exception& error) {
+    return dynamic_cast<const TierFull*>(&error) != nullptr && !begun();
+  };
+  const auto ended = [&](Outcome outcome) {
+    thread_state().operator_pins.release();
+    let_go();
+    return outcome;
+  };
+  const auto cannot = [&] {
+    return ended(begun() || room.whole > 0 ? Outcome::kShort : Outcome::kCannot);
+  };
+  try {
+    std::vector<Lent> chosen = choose(room.whole);
+    if (chosen.empty() && cuts_.front().results.empty()) return cannot();
+    // What stays comes first: whoever waits for what is lent to another must have lent nothing.
+    pin_all_but(chosen);
+    if (!lend(std::move(chosen))) return cannot();
+  } catch (const std::exception& error) {
+    if (full(error)) return ended(Outcome::kCannot);
+    if (!out_of_memory(error)) throw;
+    full_below_ = full_below(error);
+    return ended(Outcome::kShort);
+  }
+  while (cut_ < cuts_.size()) {
+    try {
+      run_cut(cuts_[cut_], room);
+      ++cut_;
+      row_ = 0;
+    } catch (const std::exception& error) {
+      if (full(error)) return ended(Outcome::kCannot);
+      if (!out_of_memory(error)) throw;
+      full_below_ = full_below(error);
+      if (smallest_ && room.alone) return ended(Outcome::kShort);
+      manager_.reclaim_everything();
+      room.alone = smallest_;
+      room.part /= 4;
+      room.thirds = false;
+    }
+  }
+  results.clear();
+  for (const Result& result : results_) results.emplace_back(result.tensor);
+  if (results_.empty()) results.push_back(arguments_.front());
+  let_go();
+  return Outcome::kDone;
+}
+
+std::vector<Born> Cutter::born() const {
+  std::vector<Born> born;
+  for (const Result& result : results_) {
+    if (result.block != nullptr) born.push_back({result.block->uid, result.block->size});
+  }
+  return born;
+}
+
+void Cutter::throw_short() {
+  const bool half_written = row_ > 0 && cuts_.front().results.empty();
+  throw_out_of_memory(manager_, least_, full_below_, half_written);
+}
+
+// Parts
+
+Block* Cutter::lent_block(const at::Tensor& tensor) const {
+  const auto found = std::ranges::find(lent_, storage_of(tensor), &Lent::storage);
+  return found == lent_.end() ? nullptr : found->use.block;
+}
+
+c10::Storage Cutter::memory(Bytes bytes) const {
+  auto* const allocator = c10::GetAllocator(manager_.device().type());
+  const auto size = static_cast<std::size_t>(std::max<Bytes>(bytes, 1));
+  return {c10::Storage::use_byte_size_t(), size, allocator->allocate(size), allocator,
+          /*resizable=*/true};
+}
+
+at::Tensor Cutter::tensor_over(c10::Storage storage, const at::Tensor& like, c10::IntArrayRef sizes,
+                               c10::IntArrayRef strides, std::int64_t offset) const {
+  const auto key = manager_.device().is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                         c10::DispatchKeySet(key), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+std::int64_t Cutter::rows_of_part(const Cut& cut, std::int64_t row, const Room& room) {
+  Bytes bytes = 0;
+  for (const CutOperand& operand : cut.operands) {
+    if (lent_block(operand.tensor) != nullptr) bytes += operand.row * element_bytes(operand.tensor);
+  }
+  Bytes made = 0;
+  for (const Result& result : results_) made += result.row * element_bytes(result.tensor);
+  if (results_.empty() && !cut.results.empty()) {
+    // Until they are known: as large as the largest operand.
+    for (const CutOperand& operand : cut.operands) {
+      made = std::max(made, operand.row * element_bytes(operand.tensor));
+    }
+    made *= static_cast<Bytes>(cut.results.size());
+  }
+  if (!cut.moves) bytes += made;
+  bytes = std::max<Bytes>(bytes, 1);
+  std::int64_t rows =
+      room.thirds ? (cut.rows + 2) / 3 : std::max<std::int64_t>(room.part / bytes, 1);
+  if (results_.empty() && !cut.results.empty() && !cut.moves) {
+    rows = std::min(rows, std::max(kFirstRows, cut.unit));
+  }
+  rows = std::min(rows, cut.most);
+  const std::int64_t end =
+      std::min(cut.rows, cut.chunk == INT64_MAX ? cut.rows : (row / cut.chunk + 1) * cut.chunk);
+  rows = std::max(rows / cut.unit * cut.unit, cut.unit);
+  smallest_ = rows <= cut.unit;
+  rows = std::min(rows, end - row);
+  least_ = rows * bytes;
+  return rows;
+}
+
+void Cutter::stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t rows) {
+  part.arguments = arguments_;
+  part.row = row;
+  part.rows = rows;
+  for (const CutOperand& operand : cut.operands) {
+    const at::Tensor& tensor = operand.tensor;
+    std::vector<std::int64_t> sizes = operand.sizes;
+    std::vector<std::int64_t> strides = operand.strides;
+    sizes.insert(sizes.begin(), rows);
+    strides.insert(strides.begin(), operand.row);
+    const std::int64_t first = tensor.storage_offset() + row * operand.row;
+    Block* const block = lent_block(tensor);
+    if (block == nullptr) {
+      part.staged.push_back(tensor_over(tensor.storage(), tensor, sizes, strides, first));
+      continue;
+    }
+    const Bytes element = element_bytes(tensor);
+    const Bytes bytes = rows * operand.row * element;
+    const Bytes shift = first * element % kBoundary;
+    c10::Storage buffer = memory(shift + bytes);
+    const StorageUse use{buffer.unsafeGetStorageImpl(), /*writes=*/false};
+    part.pins.add({&use, 1});
+    part.staged.push_back(tensor_over(std::move(buffer), tensor, sizes, strides, shift / element));
+    if (!operand.reads) continue;
+    part.reads.push_back(
+        below_.read(*block, first * element, part.staged.back().mutable_data_ptr(), bytes));
+    manager_.sliced_bytes += bytes;
+  }
+  if (cut.moves) return;
+  for (const auto& [position, value] : cut.replaced) part.arguments[position] = value;
+  c10::List<at::Tensor> list;
+  for (std::size_t i = 0; i < cut.operands.size(); ++i) {
+    const CutOperand& operand = cut.operands[i];
+    if (operand.element < 0) {
+      part.arguments[operand.argument] = part.staged[i];
+    } else {
+      list.push_back(part.staged[i]);
+      part.arguments[operand.argument] = list;
+    }
+  }
+}
+
+void Cutter::compute(const Cut& cut, Part& part) {
+  for (const Below::Copy& copy : part.reads) below_.wait(copy);
+  if (cut.moves) {
+    part.made = part.staged;
+    return;
+  }
+  // What nested operators pin is the part's.
+  ThreadState& state = thread_state();
+  Pins outer;
+  outer.swap(state.operator_pins);
+  try {
+    called_.kernel.callBoxed(called_.op, called_.keys, &part.arguments);
+  } catch (...) {
+    state.operator_pins.release();
+    state.operator_pins.swap(outer);
+    throw;
+  }
+  state.operator_pins.hand_to(part.pins);
+  state.operator_pins.swap(outer);
+  if (cut.results.empty()) return;
+  for (const c10::IValue& value : part.arguments) part.made.push_back(value.toTensor());
+}
+
+void Cutter::make_result(const CutResult& spec, const Cut& cut, const at::Tensor& part) {
+  std::vector<std::int64_t> sizes = spec.sizes;
+  if (sizes.empty()) {
+    sizes = spec.leading;
+    const auto row = part.sizes().slice(1 + spec.skip);
+    sizes.insert(sizes.end(), row.begin(), row.end());
+  }
+  std::vector<std::int64_t> strides = spec.strides;
+  if (strides.empty()) {
+    strides.resize(sizes.size());
+    std::int64_t stride = 1;
+    for (std::size_t d = sizes.size(); d-- > 0;) {
+      strides[d] = stride;
+      stride *= std::max<std::int64_t>(sizes[d], 1);
+    }
+  }
+  const Bytes bytes = product(sizes) * element_bytes(part);
+  Result result;
+  result.row = cut.moves ? 1 : part.numel() / part.size(0);
+  if (!cut.moves && cut.rows * result.row != product(sizes)) {
+    throw Error("LMS: parts of " + called_.info.name + " do not make up the whole");
+  }
+  c10::Storage storage;
+  if (bytes >= manager_.min_block()) {
+    const Below::Made made = below_.make(bytes);
+    lent_.push_back({made.storage.get(), {made.block, /*writes=*/true}});
+    storage = c10::Storage(made.storage);
+    result.block = made.block;
+  } else {
+    storage = memory(bytes);
+    const StorageUse use{storage.unsafeGetStorageImpl(), /*writes=*/false};
+    thread_state().operator_pins.add({&use, 1});
+  }
+  result.tensor = tensor_over(std::move(storage), part, sizes, strides, 0);
+  results_.push_back(std::move(result));
+}
+
+void Cutter::write(Part& part, Block& block, Bytes offset, const at::Tensor& from) {
+  const Bytes bytes = from.numel() * element_bytes(from);
+  part.writes.push_back(below_.write(block, offset, from.const_data_ptr(), bytes));
+  manager_.sliced_bytes += bytes;
+}
+
+void Cutter::take_results(const Cut& cut, Part& part) {
+  if (cut.results.empty()) {
+    for (std::size_t i = 0; i < cut.operands.size(); ++i) {
+      const CutOperand& operand = cut.operands[i];
+      Block* const block = lent_block(operand.tensor);
+      if (!operand.writes || block == nullptr) continue;
+      const std::int64_t first = operand.tensor.storage_offset() + part.row * operand.row;
+      write(part, *block, first * element_bytes(operand.tensor), part.staged[i]);
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < part.made.size(); ++i) {
+    at::Tensor& made = part.made[i];
+    if (!cut.moves && made.size(0) != part.rows) {
+      throw Error("LMS: a part of " + called_.info.name + " has another size than its operands");
+    }
+    if (!made.is_contiguous()) made = made.contiguous();
+    const StorageUse use{storage_of(made), /*writes=*/false};
+    part.pins.add({&use, 1});
+    if (results_.size() == i) make_result(cut.results[i], cut, made);
+    const Result& result = results_[i];
+    const std::int64_t first = cut.place + part.row * result.row;
+    if (result.block != nullptr) {
+      write(part, *result.block, first * element_bytes(made), made);
+      continue;
+    }
+    const std::array<std::int64_t, 1> sizes = {made.numel()};
+    const std::array<std::int64_t, 1> strides = {1};
+    at::Tensor to = tensor_over(result.tensor.storage(), made, sizes, strides, first);
+    to.copy_(made.view(-1));
+  }
+}
+
+void Cutter::retire(Part& part) {
+  for (const Below::Copy& copy : part.writes) below_.wait(copy);
+  part.writes.clear();
+}
+
+void Cutter::run_cut(const Cut& cut, const Room& room) {
+  Running running(*this);
+  // Two more are under way beside the one that computes, where copies run beside it.
+  const bool beside = below_.copies_beside() && !room.alone;
+  const auto stage_at = [&](std::int64_t row) -> Part& {
+    // Under way before its first copy: if there is no room for its second buffer, that is waited
+    // for before the first one goes.
+    Part& part = running.add();
+    stage(part, cut, row, rows_of_part(cut, row, room));
+    return part;
+  };
+  Part* ahead = nullptr;
+  while (row_ < cut.rows) {
+    while (!beside && running.size() > 0) running.retire_first();
+    Part& now = ahead != nullptr ? *ahead : stage_at(row_);
+    const std::int64_t after = now.row + now.rows;
+    while (running.size() > 2) running.retire_first();
+    ahead = beside && after < cut.rows ? &stage_at(after) : nullptr;
+    compute(cut, now);
+    take_results(cut, now);
+    row_ = after;
+  }
+  while (running.size() > 0) running.retire_first();
+}
+
+}  // namespace lms::torch

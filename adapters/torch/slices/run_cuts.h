@@ -1,0 +1,110 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/slices/below.h"
+#include "adapters/torch/slices/cut.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+
+/// An operator's kernel, as the hook has it.
+struct CalledKernel {
+  const OpInfo& info;
+  const c10::SafeKernelFunction& kernel;
+  const c10::OperatorHandle& op;
+  c10::DispatchKeySet keys;
+};
+
+/// Runs the cuts of one call, part by part. What has been done stays done: after kShort it goes on
+/// from there. While it lives it holds what it makes below.
+class Cutter {
+ public:
+  Cutter(DeviceManager& manager, CalledKernel called, const c10::Stack& arguments,
+         std::vector<Cut> cuts);
+  ~Cutter();
+  Cutter(const Cutter&) = delete;
+  Cutter& operator=(const Cutter&) = delete;
+
+  enum class Outcome : std::uint8_t {
+    kDone,
+    kCannot,  ///< some operand may not leave, or there is no room below: nothing has changed
+    kShort,   ///< the smallest parts found no room
+  };
+  struct Room {
+    Bytes part = 0;       ///< buffers of one part
+    Bytes whole = 0;      ///< operands that stay on the device as they are, as many as fit
+    bool alone = false;   ///< one part after the other, though copies would run beside them
+    bool thirds = false;  ///< for tests: three parts, whatever they take
+  };
+  /// `results` only if it is done.
+  Outcome run(const Room& room, std::vector<c10::IValue>& results);
+  /// The blocks of those results that were born below.
+  [[nodiscard]] std::vector<Born> born() const;
+  /// After kShort.
+  [[noreturn]] void throw_short();
+
+ private:
+  struct Lent {
+    c10::StorageImpl* storage;
+    Use use;
+  };
+  struct Part {
+    c10::Stack arguments;
+    std::vector<at::Tensor> staged;  ///< beside the cut's operands; those that lie whole, in place
+    std::vector<at::Tensor> made;
+    std::vector<Below::Copy> reads;
+    std::vector<Below::Copy> writes;
+    Pins pins;
+    std::int64_t row = 0;
+    std::int64_t rows = 0;
+  };
+  struct Result {
+    at::Tensor tensor;
+    Block* block = nullptr;  ///< that is below; null: it is on the device
+    std::int64_t row = 0;    ///< elements
+  };
+  class Running;
+
+  [[nodiscard]] StorageUses storages_of_others() const;
+  [[nodiscard]] std::vector<Lent> choose(Bytes whole);
+  void pin_all_but(std::span<const Lent> chosen);
+  bool lend(std::vector<Lent> chosen);
+  void let_go() noexcept;
+  void run_cut(const Cut& cut, const Room& room);
+  [[nodiscard]] std::int64_t rows_of_part(const Cut& cut, std::int64_t row, const Room& room);
+  /// `part` is empty. If it throws, copies to some of its buffers are under way.
+  void stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t rows);
+  void compute(const Cut& cut, Part& part);
+  void take_results(const Cut& cut, Part& part);
+  void make_result(const CutResult& spec, const Cut& cut, const at::Tensor& part);
+  void write(Part& part, Block& block, Bytes offset, const at::Tensor& from);
+  void retire(Part& part);
+  [[nodiscard]] Block* lent_block(const at::Tensor& tensor) const;
+  [[nodiscard]] at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like,
+                                       c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                       std::int64_t offset) const;
+  [[nodiscard]] c10::Storage memory(Bytes bytes) const;
+
+  DeviceManager& manager_;
+  Below& below_;
+  const CalledKernel called_;
+  const c10::Stack& arguments_;
+  const std::vector<Cut> cuts_;
+  std::size_t cut_ = 0;   ///< that is being run
+  std::int64_t row_ = 0;  ///< of it, that comes next
+  std::vector<Lent> lent_;
+  std::vector<Result> results_;
+  Bytes least_ = 0;         ///< the smallest part that was tried takes
+  bool smallest_ = false;   ///< there is no smaller one
+  std::string full_below_;  ///< why there was no room below, the last time that room was short
+};
+
+}  // namespace lms::torch
