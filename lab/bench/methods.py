@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.autograd.graph import save_on_cpu
 
-from bench import memory, planned, recording
+from bench import host, memory, planned, recording
 from bench.records import Record, compare
 from bench.setting import Setting, engine_peaks, measured, traffic
 from bench.steps import TrainStep
@@ -35,7 +35,7 @@ def _warm_up(setting: Setting, step: TrainStep, count: int) -> tuple[Timed, int]
     return warm, setting.steps or (loop.steps if loop else step_count(warm.ms[-1]))
 
 
-def _peaks(step: TrainStep, device: torch.device) -> Record:
+def peaks(step: TrainStep, device: torch.device) -> Record:
     """The peaks; where the device keeps no statistics, of one step more whose bytes are counted."""
     peaks = memory.read_peaks(device)
     if peaks["allocated_peak"] is None:
@@ -54,7 +54,7 @@ def plain(setting: Setting) -> Record:
     timed = run_steps(step, count, device)
     fields = measured(step, timed, warm)
     first, weights = fields["losses"], fingerprint(step.model)
-    fields |= _peaks(step, device)
+    fields |= peaks(step, device)
     in_memory_ms = fields["step_ms"]
     del step
     memory.release(device)
@@ -86,26 +86,8 @@ def checkpoint(setting: Setting) -> Record:
     warm, count = _warm_up(setting, step, 4)
     timed = run_steps(step, count, setting.device)
     return (
-        measured(step, timed, warm) | _peaks(step, setting.device) | {"bytes_out": 0, "bytes_in": 0}
+        measured(step, timed, warm) | peaks(step, setting.device) | {"bytes_out": 0, "bytes_in": 0}
     )
-
-
-class _CountingOffload(saved_tensors_hooks):
-    """`save_on_cpu(pin_memory=True)` that adds up what it moves."""
-
-    def __init__(self, moved: dict[str, int]) -> None:
-        offload = save_on_cpu(pin_memory=True)
-
-        def pack(tensor: torch.Tensor) -> Any:
-            moved["bytes_out"] += tensor.nbytes
-            return offload.pack_hook(tensor)
-
-        def unpack(packed: Any) -> torch.Tensor:
-            tensor = offload.unpack_hook(packed)
-            moved["bytes_in"] += tensor.nbytes
-            return tensor
-
-        super().__init__(pack, unpack)
 
 
 def offload(setting: Setting) -> Record:
@@ -114,16 +96,15 @@ def offload(setting: Setting) -> Record:
     step.around_forward = lambda: save_on_cpu(pin_memory=True)
     warm, count = _warm_up(setting, step, 3)
     # One step more, outside the timed ones, counts the bytes.
-    moved = {"bytes_out": 0, "bytes_in": 0}
-    step.around_forward = lambda: _CountingOffload(moved)
+    counting = _lms()._bench_try.CountingOffload(pin=True)
+    step.around_forward = lambda: counting
     warm.extend(run_steps(step, 1, setting.device))
     step.around_forward = lambda: save_on_cpu(pin_memory=True)
     timed = run_steps(step, count, setting.device)
     return (
         measured(step, timed, warm)
         | memory.read_peaks(setting.device)
-        | moved
-        | {"bytes_recomputed": 0}
+        | {"bytes_out": counting.to_host, "bytes_in": counting.to_device, "bytes_recomputed": 0}
     )
 
 
@@ -304,6 +285,11 @@ def lms_recording(setting: Setting) -> Record:
     return _under_limit(setting, _recording, plan="off")
 
 
+def lms_host(setting: Setting) -> Record:
+    """What a step costs the host: plain, where all fits, and planned, one after the other."""
+    return host.measure(_lms(), setting)
+
+
 METHODS: dict[str, Callable[[Setting], Record]] = {
     "plain": plain,
     "lms-fits": lms_fits,
@@ -313,6 +299,7 @@ METHODS: dict[str, Callable[[Setting], Record]] = {
     "lms-recording": lms_recording,
     "save_on_cpu": offload,
     "checkpoint": checkpoint,
+    "host": lms_host,
 }
 
 # These change what the process may reserve, or need a device that nobody else has used.
@@ -326,7 +313,7 @@ def run(method: str, setting: Setting) -> Record:
     memory.reset_peaks(setting.device)
     fields = METHODS[method](setting)
     reference = setting.reference
-    if method == "plain" or reference is None:
+    if method in ("plain", "host") or reference is None:
         return fields
     fields.setdefault("in_memory_ms", reference["in_memory_ms"])
     if fields.get("ratio") is None and reference["allocated_peak"]:

@@ -82,6 +82,9 @@ FIELDS: dict[str, str] = {
     "or if the plain run had fewer",
     "plain_deterministic": "whether two plain runs had equal losses and weights",
     "stats": "the engine's own statistics at the end of the timed steps",
+    "host": "method host: what a step costs the host (`lab/bench/host.py`), by what ran: `plain`, "
+    "`fits`, `planned`, each free-running and with the loss read in every step",
+    "skipped": "what is missing for this step",
     "error": "why there is no result",
 }
 

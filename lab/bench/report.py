@@ -34,6 +34,7 @@ METHOD_ORDER = (
     "lms-reactive",
     "checkpoint",
     "save_on_cpu",
+    "host",
 )
 
 
@@ -314,6 +315,70 @@ def describe_machine(record: Record) -> str:
     if machine.get("driver"):
         parts.append(f"driver {machine['driver']}")
     return ", ".join(part for part in parts if part)
+
+
+_HOST_HEADER = (
+    "step",
+    "run",
+    "loop of Python ms",
+    "free ms",
+    "over plain",
+    "predicted",
+    "over predicted",
+    "CPU ms",
+    "CPU over plain",
+    "loss read: ms",
+    "over plain",
+    "over predicted",
+    "issued in ms",
+    "operators",
+    "remakes",
+    "out + in",
+)
+
+
+def _host_row(step: str, name: str, row: Record, plain: Record) -> list[str]:
+    if "error" in row:
+        return [step, name, first_line(row["error"])[:60], *["–"] * (len(_HOST_HEADER) - 3)]
+    free, synced = row["free"], row["synced"]
+    base = plain["free"]["step_ms"]
+    read, base_read = synced.get("predicted_ms"), plain["synced"]["step_ms"]
+    predicted, counted = free.get("predicted_ms"), free.get("per_step", {})
+
+    def count(*keys: str) -> str:
+        return f"{sum(counted[key] for key in keys):.0f}" if counted else "–"
+
+    return [
+        step,
+        name,
+        milliseconds(row["python_loop_ms"]),
+        milliseconds(free["step_ms"]),
+        percent(free["step_ms"] / base - 1),
+        percent(predicted / base - 1 if predicted else None),
+        percent((free["step_ms"] - predicted) / base if predicted else None),
+        milliseconds(free["cpu_ms"]),
+        times(free["cpu_ms"] / plain["free"]["cpu_ms"]),
+        milliseconds(synced["step_ms"]),
+        percent(synced["step_ms"] / base_read - 1),
+        percent((synced["step_ms"] - read) / base_read if read else None),
+        milliseconds(synced["issued_ms"]),
+        count("operators"),
+        count("remakes"),
+        count("evictions", "page_ins"),
+    ]
+
+
+def host(results: Sequence[Record]) -> str:
+    """Markdown of what steps cost the host: a row for each way to run them. `over predicted` is in
+    parts of the plain step; processor time is the whole process's."""
+    rows = [
+        _host_row(r["step"], name, row, r["host"]["plain"])
+        for r in results
+        if r["host"]
+        for name, row in r["host"].items()
+    ]
+    lines = [list(_HOST_HEADER), ["---"] * 2 + ["---:"] * (len(_HOST_HEADER) - 2), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def terminal(results: Sequence[Record]) -> str:

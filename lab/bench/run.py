@@ -4,6 +4,7 @@
     python lab/bench/run.py --suite reactive --budget 420
     python lab/bench/run.py --suite planned --step unet3d_bf16_192 --methods lms-swap --ratios 2
     python lab/bench/run.py --suite recompute --budget 540
+    python lab/bench/run.py --suite host --models bert_large_24x512,gpt2_medium_8x1024
 
 Every run leaves one JSON object (its fields: `lab/bench/records.py`); a table comes at the end.
 Runs happen in processes of their own, so that each starts on a fresh device; one that fails is
@@ -42,6 +43,13 @@ STEP_NAMES = (
     "llama1b_adamw_bf16_4x2048_in_backward",
     "loop_shapes",
     "loop_branch",
+    "efficientnetv2_m_64x288",
+    "swin_base_96x224",
+    "bert_large_24x512",
+    "gpt2_medium_8x1024",
+    "densenet201_128x224",
+    "convnext_base_96x224",
+    "vit_large_64x224",
 )
 METHOD_NAMES = (
     "plain",
@@ -52,6 +60,7 @@ METHOD_NAMES = (
     "lms-recording",
     "save_on_cpu",
     "checkpoint",
+    "host",
 )
 _REACTIVE, _RECOMPUTE, _SWAP = "lms-reactive", "lms", "lms-swap"
 _PLANNED = frozenset({_RECOMPUTE, _SWAP})
@@ -98,6 +107,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--suite", choices=sorted(SUITES))
     parser.add_argument(
         "--step",
+        "--models",
         type=_names(STEP_NAMES),
         help="with --suite: only these (A,B); else the one to run",
     )
@@ -313,6 +323,8 @@ class Bench:
                 records.write(records.finish(record), path)
             self._compare_with_reactive(job.step, run)
             self._paths.append(path)
+            if reason := records.read(path)["skipped"]:
+                self.skipped.append(f"{job.skipped()}: {reason}")
             if run.method == "plain" and not records.read(path)["error"]:
                 self._references[job.step] = path
         if trace and trace.exists():
@@ -346,6 +358,8 @@ def main(argv: list[str] | None = None) -> int:
         print("\n" + report.planned(results))
     if any(result["phases"] for result in results):
         print("\n" + report.recording(results))
+    if any(result["host"] for result in results):
+        print("\n" + report.host(results))
     for note in bench.skipped:
         print(f"skipped {note}")
     return 1 if any(result["error"] for result in results) else 0

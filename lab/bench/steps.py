@@ -11,8 +11,6 @@ import importlib
 import random
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench import packages
 from bench.models.deeplabv3 import DeepLabV3, Resize, deeplabv3_resnet101
 from bench.models.googlenet import GoogLeNet
 from bench.models.llama import Llama, LlamaShape, next_token_loss
@@ -27,6 +26,7 @@ from bench.models.resize import bilinear, bilinear_by_products
 from bench.models.resnet import ResNet, resnet50
 from bench.models.smallnet import SmallNet
 from bench.models.unet3d import UNet3d, dice_loss
+from bench.step import Loop, StepOptions, TrainStep, kind
 
 SEED = 20260101
 
@@ -42,80 +42,8 @@ def package() -> ModuleType:
         return importlib.import_module("torch_lms")
 
 
-@dataclass(frozen=True)
-class StepOptions:
-    """What may be varied about a step, beside its size."""
-
-    tiny: bool = False
-    optimizer: str = "default"
-    attention: str = "flash"
-    deterministic: bool = True
-
-
-@dataclass(frozen=True)
-class Loop:
-    """How the iterations of a step differ from each other.
-
-    What iteration i does follows from i alone. Runs are compared over the same iterations, so every
-    method runs as many: `warmup`, then `steps`, whose mean time counts.
-    """
-
-    # Prepares the step for the iteration of this number, counted from 0.
-    vary: Callable[[TrainStep, int], None]
-    # Iterations in a row that are sure to have every kind among them.
-    cycle: int
-    warmup: int
-    steps: int
-
-
-@dataclass
-class TrainStep:
-    """A model with everything that one training iteration needs. Call it to run one iteration."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    inputs: Tensor
-    target: Tensor
-    loss: Callable[[Tensor, Tensor], Tensor]
-    autocast: torch.dtype | None = None
-    # Entered around each forward pass; `save_on_cpu` and its like.
-    around_forward: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
-    loop: Loop | None = None
-    iteration: int = 0
-
-    def __call__(self) -> Tensor:
-        """Run one iteration; returns the loss (detached, still on the device)."""
-        if self.loop is not None:
-            self.loop.vary(self, self.iteration)
-        self.iteration += 1
-        self.optimizer.zero_grad(set_to_none=True)
-        with (
-            self.around_forward(),
-            torch.autocast(
-                self.inputs.device.type, dtype=self.autocast, enabled=self.autocast is not None
-            ),
-        ):
-            loss = self.loss(self.model(self.inputs), self.target)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def set_checkpointing(self, on: bool) -> None:
-        """Whether the model's blocks are recomputed in the backward pass."""
-        self.model.checkpointing = on
-
-
-def _kind(options: StepOptions, default: str) -> dict[str, bool]:
-    kind = default if options.optimizer == "default" else options.optimizer
-    return {
-        "fused": {"fused": True},
-        "foreach": {"foreach": True},
-        "forloop": {"foreach": False, "fused": False},
-    }[kind]
-
-
 def _sgd(model: nn.Module, options: StepOptions) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **_kind(options, "foreach"))
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **kind(options, "foreach"))
 
 
 def _images(batch: int, side: int, *, channels_last: bool) -> Tensor:
@@ -194,7 +122,7 @@ def _unet3d(options: StepOptions) -> TrainStep:
     # Labels that can be learnt: a threshold of each of the first three modalities.
     return TrainStep(
         model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=5e-4, **_kind(options, "foreach")),
+        optimizer=torch.optim.Adam(model.parameters(), lr=5e-4, **kind(options, "foreach")),
         inputs=inputs,
         target=(inputs[:, :3] > 0.5).float(),
         loss=dice_loss,
@@ -214,7 +142,7 @@ def _llama(options: StepOptions) -> TrainStep:
     following[:, :-1] = tokens[:, 1:]
     return TrainStep(
         model=model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-4, **_kind(options, "fused")),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-4, **kind(options, "fused")),
         inputs=tokens,
         target=following,
         loss=next_token_loss,
@@ -281,6 +209,11 @@ STEPS: dict[str, Callable[[StepOptions], TrainStep]] = {
 }
 
 
+def is_of_a_package(step: str) -> bool:
+    """Whether the step's model is another package's: it runs as its users run it."""
+    return step in packages.STEPS
+
+
 def uses_attention(step: str) -> bool:
     """Whether the choice of attention kernel matters to this step."""
     return step.startswith("llama")
@@ -288,6 +221,8 @@ def uses_attention(step: str) -> bool:
 
 def configure(step: str, options: StepOptions) -> None:
     """Set the process-wide switches that this step runs under: kernels, precision, determinism."""
+    if is_of_a_package(step):
+        return
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = options.deterministic
     tf32 = "tf32" in step
@@ -310,4 +245,4 @@ def build(step: str, options: StepOptions, device: torch.device) -> TrainStep:
     """A fresh training step on `device`, always from the same seed."""
     torch.manual_seed(SEED)
     with torch.device(device):
-        return STEPS[step](options)
+        return (STEPS | packages.STEPS)[step](options)

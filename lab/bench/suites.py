@@ -175,6 +175,27 @@ def _recording() -> Suite:
     return Suite(tuple(jobs))
 
 
+def _host() -> Suite:
+    """Steps of many small operators, of packages that users take their models from; then our own.
+    All of a step's runs share a process."""
+    seconds = {
+        "efficientnetv2_m_64x288": 60,
+        "swin_base_96x224": 55,
+        "bert_large_24x512": 50,
+        "gpt2_medium_8x1024": 55,
+        "densenet201_128x224": 50,
+        "convnext_base_96x224": 45,
+        "vit_large_64x224": 45,
+        _RESNET: 35,
+        _LLAMA: 45,
+        _UNET: 45,
+        _DEEPLAB: 40,
+        "googlenet_bf16_15x1120": 40,
+    }
+    run = Run("host", ratio=2.0)
+    return Suite(tuple(Job(step, (run,), guess) for step, guess in seconds.items()))
+
+
 SUITES: dict[str, Suite] = {
     "reactive": Suite(
         (
@@ -206,4 +227,5 @@ SUITES: dict[str, Suite] = {
     "recompute": _recompute(),
     "loops": _loops(),
     "recording": _recording(),
+    "host": _host(),
 }

@@ -38,7 +38,8 @@ class Timed:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
+    """Collects now, and not before the end."""
     gc.collect()
     was_on = gc.isenabled()
     gc.disable()
@@ -63,7 +64,7 @@ def run_steps(
     """
     timed = Timed()
     cuda = device.type == "cuda"
-    with _no_garbage_collection():
+    with no_garbage_collection():
         for _ in range(count):
             if cuda:
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

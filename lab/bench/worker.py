@@ -19,6 +19,7 @@ import torch
 
 from bench import memory, methods, records
 from bench.ballast import Ballast
+from bench.packages import Missing
 from bench.setting import Setting
 from bench.steps import StepOptions, configure
 from bench.timing import measure_link
@@ -73,6 +74,8 @@ def _one(
                 )
                 stack.callback(lambda: record.update(setting.ballast.fields()))
             record.update(methods.run(run["method"], setting))
+    except Missing as error:
+        record["skipped"] = str(error)
     except Exception as error:  # a failed run is a result, and the next one may succeed
         traceback.print_exc()
         record["error"] = _describe(error)
@@ -146,7 +149,7 @@ def main(request_path: str) -> None:
         records.write(record, Path(run["out"]))
         if run["method"] == "plain" and not record["error"]:
             reference = record
-        outcome = record["error"] or f"{record['step_ms']:.2f} ms"
+        outcome = record["skipped"] or record["error"] or f"{record['step_ms']:.2f} ms"
         print(f"  {record['step']} {record['method']}: {outcome}", flush=True)
 
 

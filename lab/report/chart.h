@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lab/report/drawing.h"
-#include "lab/report/record.h"
+#include "lab/report/runs.h"
 
 namespace lms::report {
 

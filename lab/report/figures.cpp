@@ -48,7 +48,7 @@ void add_published_rates(LineChart& chart, const Study& study, const Panel& pane
 std::string gpus_of(const Panel& panel) {
   std::set<std::string> gpus;
   for (const Record* run : panel.runs) {
-    if (run->ok() && !run->gpu.empty()) gpus.insert(run->gpu);
+    if (run->ok() && !run->of_machine("gpu").empty()) gpus.insert(run->of_machine("gpu"));
   }
   if (gpus.size() < 2) return {};
   std::string text;
@@ -298,7 +298,7 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
   if (beyond) chart.most = 1.3 * kept;
   std::string says = "Against the last run in memory";
   if (panel.reference != nullptr) {
-    says += ", " + panel.reference->size() +
+    says += ", " + size_text(*panel.reference) +
             (panel.reference->batch ? " at batch " + coordinate(*panel.reference->batch) : "");
   }
   says += ".";

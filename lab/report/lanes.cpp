@@ -54,6 +54,33 @@ std::string boxes(std::vector<Interval> intervals, const Scale& x, double y) {
   return data;
 }
 
+void draw_gaps(Drawing& drawing, const Timeline& timeline, const Scale& x, double y) {
+  for (std::size_t i = 0; i < timeline.gaps.size(); ++i) {
+    const Gap& gap = timeline.gaps[i];
+    const double from = std::clamp(x(gap.at), x.from, x.to);
+    const double to = std::clamp(x(gap.at + gap.length), x.from, x.to);
+    std::string tip = "gap " + std::to_string(i + 1) + ": " + format_seconds(gap.length) +
+                      " idle at " + format_seconds(gap.at);
+    if (!gap.before.empty()) tip += ", before " + gap.before;
+    drawing.rect(from, y, std::max(to - from, 0.5), kLane, "idle f-gap", tip);
+  }
+}
+
+void draw_axis(Drawing& drawing, double step, const Scale& x, double y, double width) {
+  drawing.line(x.from, y, x.to, y, "axis s-axis");
+  // In one unit: that of the whole step.
+  const bool ms = step < 1;
+  for (const double tick : nice_ticks(0, step, width < kNarrow ? 4 : 9)) {
+    const std::string text = format_number(ms ? tick * 1e3 : tick) + (tick > 0 ? ""
+                                                                      : ms     ? " ms"
+                                                                               : " s");
+    const double half = text_width(text, kSmall) / 2;
+    drawing.line(x(tick), y, x(tick), y + 4, "axis s-axis");
+    drawing.text(std::clamp(x(tick), x.from + half, width - half), y + 16, text, "ticks", kSmall,
+                 Anchor::kMiddle);
+  }
+}
+
 }  // namespace
 
 Drawing draw(const Timeline& timeline, double width) {
@@ -103,33 +130,12 @@ Drawing draw(const Timeline& timeline, double width) {
     }
     drawing.rect(x.from, y, x.to - x.from, kLane, "track",
                  std::string(lane.name) + ": " + share + " of the step");
-    if (first) {
-      for (std::size_t i = 0; i < timeline.gaps.size(); ++i) {
-        const Gap& gap = timeline.gaps[i];
-        const double from = std::clamp(x(gap.at), x.from, x.to);
-        const double to = std::clamp(x(gap.at + gap.length), x.from, x.to);
-        std::string tip = "gap " + std::to_string(i + 1) + ": " + format_seconds(gap.length) +
-                          " idle at " + format_seconds(gap.at);
-        if (!gap.before.empty()) tip += ", before " + gap.before;
-        drawing.rect(from, y, std::max(to - from, 0.5), kLane, "idle f-gap", tip);
-      }
-    }
+    if (first) draw_gaps(drawing, timeline, x, y);
     const std::string data = boxes(*lane.intervals, x, y);
     if (!data.empty()) drawing.path(data, std::string("lane f-") + lane.token);
     y += kLane + (narrow ? 9 : 8);
   }
-  drawing.line(x.from, y, x.to, y, "axis s-axis");
-  // In one unit: that of the whole step.
-  const bool ms = timeline.step < 1;
-  for (const double tick : nice_ticks(0, timeline.step, narrow ? 4 : 9)) {
-    const std::string text = format_number(ms ? tick * 1e3 : tick) + (tick > 0 ? ""
-                                                                      : ms     ? " ms"
-                                                                               : " s");
-    const double half = text_width(text, kSmall) / 2;
-    drawing.line(x(tick), y, x(tick), y + 4, "axis s-axis");
-    drawing.text(std::clamp(x(tick), left + half, width - half), y + 16, text, "ticks", kSmall,
-                 Anchor::kMiddle);
-  }
+  draw_axis(drawing, timeline.step, x, y, width);
   drawing.set_height(y + 22);
   return drawing;
 }

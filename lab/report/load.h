@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lab/report/published.h"
-#include "lab/report/record.h"
+#include "lab/report/runs.h"
 
 namespace lms::report {
 

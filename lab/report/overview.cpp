@@ -120,6 +120,53 @@ void add_steps(std::vector<Figure>& figures, const std::vector<StepRecord>& step
       bars("bound-" + slug(method), "LMS, " + short_name(method), says, std::move(chart)));
 }
 
+Group reach_group(const Study& study, const Verdict& verdict) {
+  const Goal& goal = *verdict.goal;
+  Group group{goal_name(study, goal, verdict.panel), {}};
+  const Look look = look_of("lms");
+  Bar bar{look.name, verdict.value, {}, look.token, false, {}, {}};
+  bar.tip = look.name + ": ";
+  if (verdict.value) {
+    bar.text = format_factor(*verdict.value) + " · " + verdict.size;
+    if (goal.target) bar.strokes.push_back({*goal.target, "bound", "to reach"});
+  } else {
+    bar.text = "none ran";
+  }
+  if (const Failure* failure = verdict.panel->failure("lms")) {
+    if (!verdict.value) {
+      bar.text += "; " + verdict.panel->name(failure->x) + ": " + short_reason(*failure);
+    } else if (is_an_end(*failure)) {
+      bar.text += ", " + short_reason(*failure);
+    }
+  }
+  bar.tip += bar.text + ". " + verdict.end;
+  group.bars.push_back(std::move(bar));
+  if (goal.published_least) {
+    group.bars.push_back(
+        published_bar(study, goal, *goal.published_least, format_factor(*goal.published_least)));
+  }
+  return group;
+}
+
+Group cost_group(const Study& study, const Verdict& verdict) {
+  const Goal& goal = *verdict.goal;
+  Group group{goal_name(study, goal, verdict.panel), {}};
+  Verdict as_time = verdict;
+  const bool rate = goal.measure == Goal::Measure::kRate;
+  if (rate) as_time.value = as_overhead(*verdict.value);
+  group.bars.push_back(our_cost(as_time));
+  if (!goal.published_most) return group;
+  const double least = rate ? as_overhead(*goal.published_most) : *goal.published_least;
+  const double most = rate ? as_overhead(*goal.published_least) : *goal.published_most;
+  std::string text = format_change(most);
+  if (most > least + 1e-9) text.insert(0, format_change(least) + " to ");
+  Bar bar = published_bar(study, goal, most, text);
+  // A range is not its worse end alone.
+  if (most > least + 1e-9) bar.strokes.push_back({least, "published", "published, least"});
+  group.bars.push_back(std::move(bar));
+  return group;
+}
+
 }  // namespace
 
 std::vector<Figure> summary_figures(const std::vector<Study>& studies) {
@@ -131,51 +178,13 @@ std::vector<Figure> summary_figures(const std::vector<Study>& studies) {
   cost.format = format_change;
   for (const Study& study : studies) {
     for (const Verdict& verdict : study.verdicts) {
-      const Goal& goal = *verdict.goal;
-      const bool factor = goal.measure == Goal::Measure::kFactor;
+      const bool factor = verdict.goal->measure == Goal::Measure::kFactor;
       if (!verdict.value && (!factor || verdict.end.empty())) continue;
-      Group group{goal_name(study, goal, verdict.panel), {}};
       if (factor) {
-        const Look look = look_of("lms");
-        Bar bar{look.name, verdict.value, {}, look.token, false, {}, {}};
-        bar.tip = look.name + ": ";
-        if (verdict.value) {
-          bar.text = format_factor(*verdict.value) + " · " + verdict.size;
-          if (goal.target) bar.strokes.push_back({*goal.target, "bound", "to reach"});
-        } else {
-          bar.text = "none ran";
-        }
-        if (const Failure* failure = verdict.panel->failure("lms")) {
-          if (!verdict.value) {
-            bar.text += "; " + verdict.panel->name(failure->x) + ": " + short_reason(*failure);
-          } else if (is_an_end(*failure)) {
-            bar.text += ", " + short_reason(*failure);
-          }
-        }
-        bar.tip += bar.text + ". " + verdict.end;
-        group.bars.push_back(std::move(bar));
-        if (goal.published_least) {
-          group.bars.push_back(published_bar(study, goal, *goal.published_least,
-                                             format_factor(*goal.published_least)));
-        }
-        reach.groups.push_back(std::move(group));
-        continue;
+        reach.groups.push_back(reach_group(study, verdict));
+      } else {
+        cost.groups.push_back(cost_group(study, verdict));
       }
-      Verdict as_time = verdict;
-      const bool rate = goal.measure == Goal::Measure::kRate;
-      if (rate) as_time.value = as_overhead(*verdict.value);
-      group.bars.push_back(our_cost(as_time));
-      if (goal.published_most) {
-        const double least = rate ? as_overhead(*goal.published_most) : *goal.published_least;
-        const double most = rate ? as_overhead(*goal.published_least) : *goal.published_most;
-        std::string text = format_change(most);
-        if (most > least + 1e-9) text.insert(0, format_change(least) + " to ");
-        Bar bar = published_bar(study, goal, most, text);
-        // A range is not its worse end alone.
-        if (most > least + 1e-9) bar.strokes.push_back({least, "published", "published, least"});
-        group.bars.push_back(std::move(bar));
-      }
-      cost.groups.push_back(std::move(group));
     }
   }
   std::vector<Figure> figures;

@@ -123,8 +123,9 @@ std::string origin(const Input& input) {
   std::map<std::string, std::size_t> outcomes;
   std::size_t partial = 0;
   for (const Record& record : input.records) {
-    gpus.insert(record.gpu);
-    versions.insert(record.pytorch.empty() ? "" : "PyTorch " + record.pytorch);
+    gpus.insert(record.of_machine("gpu"));
+    const std::string pytorch = record.of_machine("pytorch");
+    versions.insert(pytorch.empty() ? "" : "PyTorch " + pytorch);
     if (!record.date.empty()) days.insert(record.date.substr(0, 10));
     commits.insert(record.commit.substr(0, 10));
     ++outcomes[record.outcome];

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lab/report/record.h"
+#include "lab/report/runs.h"
 
 namespace lms::report {
 

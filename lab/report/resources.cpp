@@ -248,8 +248,11 @@ void add_allocations(std::vector<Figure>& figures, const Panel& panel, const std
   Group group;
   double rest = 0;
   double sum = 0;
-  for (std::size_t i = 0; i < run->allocations.size(); ++i) {
-    const auto& [source, count] = run->allocations[i];
+  std::vector<std::pair<std::string, double>> sources(run->allocations.begin(),
+                                                      run->allocations.end());
+  std::ranges::stable_sort(sources, {}, [](const auto& each) { return -each.second; });
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const auto& [source, count] = sources[i];
     sum += count;
     if (i >= kShown) {
       rest += count;
@@ -275,7 +278,7 @@ void add_allocations(std::vector<Figure>& figures, const Panel& panel, const std
 std::string own_limits(const std::map<std::string, const Record*>& too_slow) {
   std::string limits;
   for (const auto& [link, run] : too_slow) {
-    const auto wanted = link_rate(run->link);
+    const auto wanted = records::link_rate(run->link);
     limits += link_text(link);
     if (wanted) limits += " (" + format_link(*wanted) + ")";
     limits += " cannot be emulated here: the machine's own link ";

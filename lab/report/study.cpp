@@ -41,7 +41,9 @@ using Key = std::tuple<std::string, std::string, std::string, double>;
 /// GPUs.
 bool comparable(const Record& run, const Record& reference) {
   const bool of_any_size = run.unit == "MP" || run.unit == "MV";
-  const bool same_gpu = run.gpu.empty() || reference.gpu.empty() || run.gpu == reference.gpu;
+  const std::string gpu = run.of_machine("gpu");
+  const std::string other = reference.of_machine("gpu");
+  const bool same_gpu = gpu.empty() || other.empty() || gpu == other;
   return same_gpu && run.unit == reference.unit && (of_any_size || run.sides == reference.sides);
 }
 
@@ -273,7 +275,7 @@ std::optional<double> Panel::x(const Record& run) const {
 }
 
 std::string Panel::name(const Record& run) const {
-  if (over_side) return run.size();
+  if (over_side) return size_text(run);
   return run.batch ? name(*run.batch) : "";
 }
 
@@ -343,7 +345,7 @@ std::string Panel::reason(const Failure& failure) const {
   const auto times = factor(failure.x);
   std::string text = name(failure.x) + (times ? " (" + format_factor(*times) + ")" : "") + ": ";
   if (failure.run != nullptr && failure.run->operator_too_large()) {
-    const OperatorNeed& need = *failure.run->need;
+    const Need& need = *failure.run->need;
     const double most = failure.run->limit.value_or(failure.run->cap.value_or(0));
     text += "the physical end of swapping. The operator " + need.name + " needs " +
             format_memory(need.bytes) + " on the device at once";
@@ -354,8 +356,8 @@ std::string Panel::reason(const Failure& failure) const {
   }
   if (failure.why == "host") {
     text += "more than the host's memory";
-    if (failure.run != nullptr && failure.run->host_limit) {
-      text += ", of which " + format_memory(*failure.run->host_limit) + " were allowed";
+    if (failure.run != nullptr && failure.run->host_limit()) {
+      text += ", of which " + format_memory(*failure.run->host_limit()) + " were allowed";
     }
     return text;
   }
@@ -376,7 +378,7 @@ std::string Panel::title() const {
   for (const auto* list : {&runs, &linked}) {
     for (const Record* run : *list) {
       fixed.insert(over_side ? (run->batch ? "batch " + coordinate(*run->batch) : "")
-                             : run->size());
+                             : size_text(*run));
     }
   }
   std::string text = over_side ? "Resolution" : "Batch";
@@ -405,12 +407,13 @@ std::string Panel::settings() const {
   std::string text;
   const auto in_all = [&](const auto& setting) {
     return std::ranges::all_of(all, [&](const Record* run) {
-      return std::ranges::find(run->settings, setting) != run->settings.end();
+      const auto settings = settings_of(*run);
+      return std::ranges::find(settings, setting) != settings.end();
     });
   };
   bool differ = false;
-  for (const Record* run : all) differ |= run->settings != all.front()->settings;
-  for (const auto& setting : all.front()->settings) {
+  for (const Record* run : all) differ |= settings_of(*run) != settings_of(*all.front());
+  for (const auto& setting : settings_of(*all.front())) {
     if (in_all(setting)) text += (text.empty() ? "" : ", ") + setting_text(setting);
   }
   if (differ) text += std::string(text.empty() ? "" : "; ") + "others differ, see the table";

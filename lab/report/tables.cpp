@@ -129,9 +129,9 @@ constexpr Column kStepHead[] = {{"step", true},
                                 {"recomputed", false},
                                 {"same bits", true}};
 
-std::string settings_of(const Record& run) {
+std::string settings_cell(const Record& run) {
   std::string text;
-  for (const auto& setting : run.settings) {
+  for (const auto& setting : settings_of(run)) {
     text += (text.empty() ? "" : ", ") + setting_text(setting);
   }
   return text;
@@ -157,7 +157,7 @@ std::string row(const Panel& panel, const Record& run) {
   const std::string rate_unit = run.unit.empty() ? "" : " " + run.unit + "/s";
   std::string html = run.ok() ? "<tr>" : "<tr class=\"failed\">";
   html += R"(<th class="l" scope="row">)" + swatch(run.method) + "</th>";
-  html += "<td>" + (run.size().empty() ? kDash : escape(run.size())) + "</td>";
+  html += "<td>" + (run.sides.empty() ? kDash : escape(size_text(run))) + "</td>";
   html += cell(run.batch, format_number);
   html += cell(run.cap, format_memory);
   html += left(run.link.empty() ? "" : link_text(run.link));
@@ -178,15 +178,25 @@ std::string row(const Panel& panel, const Record& run) {
   html += cell(run.peak_host, format_memory);
   html += cell(run.largest_operator, format_memory);
   html += losses_cell(panel, run);
-  html += left(settings_of(run));
+  html += left(settings_cell(run));
   html += left(run.ok() ? shorten(remark_of(run), 1, kRemark) : "");
   return html + "</tr>";
 }
 
 /// A size with what does not vary in its panel.
 std::string where(const Panel& panel, const Record& run, const std::string& size) {
-  if (!panel.over_side) return run.size() + ", " + size;
+  if (!panel.over_side) return size_text(run) + ", " + size;
   return run.batch ? size + ", batch " + coordinate(*run.batch) : size;
+}
+
+std::string published_operators(const Study& study) {
+  if (study.published == nullptr || study.published->operators.empty()) return {};
+  std::string html = "<p class=\"soft\">Published:";
+  for (const PublishedOperator& each : study.published->operators) {
+    html += " at " + escape(each.size) + " the largest operator needs " +
+            escape(format_memory(each.bytes)) + ".";
+  }
+  return html + "</p>";
 }
 
 }  // namespace
@@ -232,7 +242,7 @@ std::vector<Kind> kinds_of(const Study& study, const Wanted& wanted, const Alike
         if (!wanted(*run)) continue;
         std::string where;
         if (panel.over_side && run->batch) where = "batch " + coordinate(*run->batch);
-        if (!panel.over_side) where = run->size();
+        if (!panel.over_side) where = size_text(*run);
         auto kind = std::ranges::find_if(kinds, [&](const Kind& known) {
           const Record& first = *known.first;
           return std::tie(first.method, first.outcome, first.link, first.cap) ==
@@ -348,14 +358,7 @@ std::string operator_notes(const Study& study) {
   }
   std::string html;
   for (const auto& [cap, note] : beyond) html += "<p>" + escape(note.second) + "</p>";
-  if (study.published != nullptr && !study.published->operators.empty()) {
-    html += "<p class=\"soft\">Published:";
-    for (const PublishedOperator& each : study.published->operators) {
-      html += " at " + escape(each.size) + " the largest operator needs " +
-              escape(format_memory(each.bytes)) + ".";
-    }
-    html += "</p>";
-  }
+  html += published_operators(study);
   return html.empty()
              ? html
              : "<aside class=\"note\"><h3>The floor: the largest operator</h3>" + html + "</aside>";

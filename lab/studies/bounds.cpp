@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "bound/bound.h"
 #include "bound/forecast.h"
+#include "lab/records/files.h"
+#include "lab/studies/folder.h"
 #include "trace/trace_io.h"
 
 namespace lms::studies {
@@ -42,11 +44,11 @@ void collect(const std::string& folder, int depth, std::vector<std::string>& fil
 
 void add_bound(Record& record, const std::string& trace_file) {
   const Trace trace = load_trace(trace_file);
-  record.largest_operator = least_limit(trace).bytes;
+  record.largest_operator = static_cast<double>(least_limit(trace).bytes);
   record.bound.reset();
   // Until there is a plan operators are timed with what they wait for, or not at all.
   if (!record.predicted) return;
-  const Bytes budget = record.limit.value_or(record.cap);
+  const auto budget = static_cast<Bytes>(record.limit.value_or(record.cap.value_or(0)));
   const Bound answer =
       bound(trace, budget, link_of(record), {.recompute = record.method != "lms-swap"});
   if (answer.feasible) record.bound = answer.step_ms / 1e3;
@@ -57,15 +59,15 @@ int add_bounds(const std::string& folder, bool again, std::FILE* log) {
   collect(folder, 2, files);
   int done = 0;
   for (const std::string& file : files) {
-    auto record = read_record(file);
-    if (!record || !record->trace || (record->bound && !again)) continue;
+    auto record = records::read_record(file);
+    if (!record || record->trace.empty() || (record->bound && !again)) continue;
     const auto begin = std::chrono::steady_clock::now();
     try {
-      add_bound(*record, (fs::path(file).parent_path() / *record->trace).string());
+      add_bound(*record, (fs::path(file).parent_path() / record->trace).string());
     } catch (const Error& failure) {
       std::fprintf(log, "%s: %s\n", file.c_str(), failure.what());
     }
-    if (record->largest_operator) write_json(file, to_json(*record));
+    if (record->largest_operator) records::write_json(file, to_json(*record));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     if (record->bound) {
       std::fprintf(log, "%s: at least %.4f s a step (%.1f s)\n", file.c_str(), *record->bound,

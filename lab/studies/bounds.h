@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <string>
 
-#include "lab/studies/record.h"
+#include "lab/records/record.h"
 
 namespace lms::studies {
+
+using records::Record;
 
 /// What the trace of a try says of it: the least step time that any plan could reach (of copies
 /// alone, where its method is), if it was planned, and the memory that its largest operator needs

@@ -13,6 +13,7 @@
 #include "base/text_file.h"
 #include "lab/studies/bounds.h"
 #include "lab/studies/driver.h"
+#include "lab/studies/folder.h"
 #include "lab/studies/recipe.h"
 
 namespace lms::studies {

@@ -172,7 +172,7 @@ class Driver {
     const double timeout = std::min(options_.timeout, left);
     const ChildResult child = run_child(arguments, output, timeout, stop_);
     ++result_.tries;
-    auto record = read_record(spec->out);
+    auto record = records::read_record(spec->out);
     const bool cut_short = child.stopped || (child.timed_out && timeout < options_.timeout);
     if (cut_short && (!record || record->partial)) {
       fs::remove(spec->out, error);
@@ -183,7 +183,7 @@ class Driver {
     }
     if (!record) record = without_record(*spec, child, output);
     record->wall = child.seconds;
-    write_json(spec->out, to_json(*record));
+    records::write_json(spec->out, to_json(*record));
     ledger_.add_made(spec->out);
     if (record->outcome == Outcome::kFailed) ++result_.failed;
     report(item, size, *record);
@@ -260,11 +260,11 @@ class Driver {
   }
 
   void report(const Item& item, std::int64_t size, const Record& record) {
-    std::string text = name_of(item, size) + ": " + outcome_name(record.outcome);
+    std::string text = name_of(item, size) + ": " + record.outcome;
     char part[128];
-    if (const auto rate = rate_of(record)) {
-      std::snprintf(part, sizeof part, ", %.3f s a step, %.4g %s/s", record.per_step / rate->median,
-                    rate->median, record.unit.c_str());
+    if (const auto rate = record.rate()) {
+      std::snprintf(part, sizeof part, ", %.3f s a step, %.4g %s/s", *record.step(), *rate,
+                    record.unit.c_str());
       text += part;
     }
     if (record.predicted) {

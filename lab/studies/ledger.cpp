@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "lab/studies/folder.h"
 
 namespace lms::studies {
 namespace {
@@ -72,7 +73,8 @@ bool Ledger::stands(const Record& record, const TrySpec& spec, const std::string
     throw BadSetting(path + " is of other settings: " + other +
                      ". Name another folder with --out, or delete it, or make it --again");
   }
-  return record.batch == spec.batch && record.sides == spec.sides;
+  return record.batch == static_cast<double>(spec.batch) &&
+         std::ranges::equal(record.sides, spec.sides);
 }
 
 std::vector<std::int64_t> Ledger::sizes(const Item& item) const {
@@ -90,7 +92,7 @@ std::map<std::int64_t, Record> Ledger::records(const Item& item) const {
   std::map<std::int64_t, Record> found;
   for (const std::int64_t size : sizes(item)) {
     const std::string path = file(item, size);
-    auto record = read_record(path);
+    auto record = records::read_record(path);
     if (!record) continue;
     const auto spec = spec_for(item, size);
     if (spec && stands(*record, *spec, path)) found.emplace(size, std::move(*record));
@@ -102,7 +104,7 @@ bool Ledger::known(const Item& item, std::int64_t size) const {
   const std::string path = file(item, size);
   if (made_.contains(path)) return true;
   if (again_) return false;
-  const auto record = read_record(path);
+  const auto record = records::read_record(path);
   const auto spec = spec_for(item, size);
   return record && spec && stands(*record, *spec, path) && record->outcome != Outcome::kFailed;
 }
@@ -113,8 +115,8 @@ std::map<std::int64_t, Tried> Ledger::tried(const Item& item) const {
     Tried& each = all[size];
     each.outcome = record.outcome;
     // LMS fills what it is given: its peak says nothing of the size that would just fit.
-    if (record.peak_reserved && record.cap > 0 && !is_managed(item.tries.method)) {
-      each.used = static_cast<double>(*record.peak_reserved) / static_cast<double>(record.cap);
+    if (record.peak_reserved && record.cap && !is_managed(item.tries.method)) {
+      each.used = *record.peak_reserved / *record.cap;
     }
   }
   return all;
@@ -171,7 +173,7 @@ std::optional<std::int64_t> Ledger::next_of(const Item& item) const {
 double Ledger::longest(const Item& item) const {
   double most = 0;
   for (const std::int64_t size : sizes(item)) {
-    const auto record = read_record(file(item, size));
+    const auto record = records::read_record(file(item, size));
     if (record) most = std::max(most, record->wall.value_or(0));
   }
   return most;
@@ -181,7 +183,7 @@ void Ledger::write_boundary(const Item& item) const {
   if (!item.tries.link.empty()) return;
   const auto all = records(item);
   if (all.empty()) return;
-  Boundary boundary;
+  records::Boundary boundary;
   boundary.study = item.recipe->study;
   boundary.series = item.series->name;
   boundary.method = item.tries.method;
@@ -196,9 +198,9 @@ void Ledger::write_boundary(const Item& item) const {
   const Edge edge = edge_of(telling);
   boundary.largest_ok = edge.largest_ok;
   boundary.smallest_failed = edge.smallest_failed;
-  if (edge.smallest_failed) boundary.why = outcome_name(all.at(*edge.smallest_failed).outcome);
-  write_json(folder(item) + "/boundary." + item.tries.method + std::string(kEnding),
-             to_json(boundary));
+  if (edge.smallest_failed) boundary.why = all.at(*edge.smallest_failed).outcome;
+  records::write_json(folder(item) + "/boundary." + item.tries.method + std::string(kEnding),
+                      to_json(boundary));
 }
 
 void Ledger::remove_older(const Item& item) const {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "lab/records/files.h"
 #include "lab/studies/item.h"
-#include "lab/studies/record.h"
 #include "lab/studies/search.h"
 #include "lab/studies/try_spec.h"
 

@@ -3,14 +3,17 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
-#include "lab/studies/record.h"
+#include "lab/records/record.h"
 
 namespace lms::studies {
 
+using records::Outcome;
+
 /// How a size turned out.
 struct Tried {
-  Outcome outcome = Outcome::kFailed;
+  std::string outcome = Outcome::kFailed;
   double used = 0;  ///< share of the cap that it took at its peak; 0: not known
 };
 

@@ -208,13 +208,6 @@ const std::vector<std::string>& method_names() {
   return kNames;
 }
 
-double link_rate(const std::string& name) {
-  if (name == "pcie3") return 12.0e9;
-  if (name == "pcie4") return 25.0e9;
-  if (name == "nvlink2") return 71.4e9;
-  throw BadSetting("link: '" + name + "' is none of pcie3, pcie4, nvlink2");
-}
-
 namespace {
 
 /// The settings that a record has no fields for, and that change what is measured.
@@ -244,9 +237,8 @@ std::string other_setting(const Record& record, const TrySpec& spec) {
   if (record.precision != spec.precision) {
     return differ("precision", record.precision, spec.precision);
   }
-  if (record.cap != spec.cap) {
-    return differ("cap", std::to_string(record.cap), std::to_string(spec.cap));
-  }
+  const auto cap = static_cast<std::int64_t>(record.cap.value_or(0));
+  if (cap != spec.cap) return differ("cap", std::to_string(cap), std::to_string(spec.cap));
   // Where none is asked for, it is the model's own.
   if (spec.classes > 0 && record.classes > 0 && record.classes != spec.classes) {
     return differ("classes", std::to_string(record.classes), std::to_string(spec.classes));
@@ -263,14 +255,14 @@ Record begun_record(const TrySpec& spec) {
   record.study = spec.study;
   record.series = spec.series;
   record.model = spec.model;
-  record.batch = spec.batch;
-  record.sides = spec.sides;
+  record.batch = static_cast<double>(spec.batch);
+  record.sides.assign(spec.sides.begin(), spec.sides.end());
   record.classes = spec.classes;
   record.precision = spec.precision;
   record.method = spec.method;
-  record.cap = spec.cap;
+  if (spec.cap > 0) record.cap = static_cast<double>(spec.cap);
   record.settings = telling_settings(spec);
-  if (!spec.link.empty()) record.link_emulated = spec.link;
+  record.link = spec.link;
   double cells = static_cast<double>(spec.batch);
   for (const std::int64_t side : spec.sides) cells *= static_cast<double>(side);
   record.unit = !spec.unit.empty() ? spec.unit : (spec.sides.size() == 3 ? "MV" : "MP");

@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "lab/studies/record.h"
+#include "lab/records/record.h"
 
 namespace lms::studies {
+
+using records::Outcome;
+using records::Record;
 
 /// Settings by name, as recipes and key=value arguments give them.
 using Values = std::map<std::string, std::string>;
@@ -57,10 +60,6 @@ Values values_of(const TrySpec& spec);
 
 /// plain, lms, lms-swap, save_on_cpu, checkpoint.
 const std::vector<std::string>& method_names();
-
-/// A link's rate each way in bytes a second, as measured with copies of the time. Throws
-/// BadSetting.
-double link_rate(const std::string& name);
 
 /// What of a record was made otherwise than a try would be, as "precision tf32, not fp32"; "" where
 /// nothing was. Sizes are left out, and what only says how long a try is watched.

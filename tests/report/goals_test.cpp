@@ -35,11 +35,7 @@ const json kEnd = made_up("plain", 3150, 0, "oom");
 json refused(double side, double needs, double least) {
   json run = made_up("lms", side, 0, "oom");
   run["limit"] = 17179869184;
-  run["message"] = "LMS: out of memory on cuda:0: operator aten::conv needs at least 1 GiB (" +
-                   std::to_string(static_cast<long long>(needs)) +
-                   " bytes) on the device at once. The limit is 16.0 GiB; the smallest limit that "
-                   "could work here is 1 GiB (" +
-                   std::to_string(static_cast<long long>(least)) + " bytes).";
+  run["need"] = {{"operator", "aten::conv"}, {"bytes", needs}, {"least_limit", least}};
   return run;
 }
 

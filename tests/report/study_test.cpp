@@ -218,7 +218,7 @@ TEST(Studies, BatchesAndVolumes) {
   EXPECT_DOUBLE_EQ(*panel.maximum("lms")->factor, 5);
   EXPECT_EQ(panel.title(), "Batch at 64³");
   small["sides"] = {64, 32, 64};
-  EXPECT_EQ(input_of({small}).records[0].size(), "64 × 32 × 64");
+  EXPECT_EQ(size_text(input_of({small}).records[0]), "64 × 32 × 64");
 }
 
 }  // namespace

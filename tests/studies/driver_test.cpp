@@ -20,7 +20,10 @@ namespace fs = std::filesystem;
 using test::Folder;
 using test::kRecipe;
 using test::read;
+using test::read_json;
+using test::read_record;
 using test::write;
+using test::write_json;
 
 /// A worker that trains in memory up to side 1000 (100 bytes a side of a cap of 100,000), with LMS
 /// up to 2700, and notes each call. In a file "crash" lies the side where it dies, in "kill" where

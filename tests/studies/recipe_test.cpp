@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "lab/studies/bounds.h"
 #include "lab/studies/child.h"
+#include "lab/studies/folder.h"
 #include "lab/studies/item.h"
-#include "lab/studies/record.h"
 #include "lab/studies/search.h"
 #include "lab/studies/try_spec.h"
 #include "studies/support.h"
@@ -24,7 +24,10 @@ namespace {
 using test::Folder;
 using test::kRecipe;
 using test::read;
+using test::read_json;
+using test::read_record;
 using test::write;
+using test::write_json;
 
 TEST(Search, ConvergesOnAnyEdge) {
   for (const std::int64_t edge : {1, 7, 100, 613, 5000}) {
@@ -119,7 +122,7 @@ TEST(Recipe, ThoseOfTheStudiesAreRight) {
       EXPECT_FALSE(series.tries.empty()) << name;
       for (const RecipeTries& tries : series.tries) {
         if (!tries.link.empty()) {
-          EXPECT_GT(link_rate(tries.link), 0);
+          EXPECT_GT(records::link_rate(tries.link), 0);
         }
         for (const auto& [key, value] : tries.settings) {
           TrySpec spec;
@@ -186,13 +189,14 @@ TEST(Record, ReadsBackAsWritten) {
   record.per_step = 36;
   record.steps = {0.5, 0.25, 0.5};
   record.losses = {1.5, std::numeric_limits<double>::quiet_NaN()};
-  record.link_emulated = "pcie3";
+  record.link = "pcie3";
   record.bytes_to_host = 1'000'000'000;
   record.to_host_rate = 1e10;
-  record.timeline = Timeline{0.5, {{0, 0.1}}, {}, {{0.2, 0.3}}, {{0.1, 0.2, "gemm"}}};
+  record.timeline = records::Timeline{0.5, {{0, 0.1}}, {}, {{0.2, 0.3}}, {{0.1, 0.2, "gemm"}}};
   record.allocations = {{"driver", 3}};
   record.settings = Values{{"variants.norm", "group"}};
   record.partial = true;
+  record.need = records::Need{"aten::mm", 5e9, 6e9};
   record.message = "not \xff UTF-8";
   const std::string path = folder / "a/b/record.json";
   write_json(path, to_json(record));
@@ -207,9 +211,21 @@ TEST(Record, ReadsBackAsWritten) {
   ASSERT_TRUE(back);
   EXPECT_TRUE(std::isnan(back->losses.at(1)));
   EXPECT_EQ(back->timeline->gaps.at(0).before, "gemm");
+  EXPECT_EQ(back->need->name, "aten::mm");
+  EXPECT_EQ(back->need->least_limit, 6e9);
   EXPECT_EQ(read_json(path), nlohmann::ordered_json::parse(to_json(*back).dump()));
   write(folder / "other.json", "{\"schema\": \"lms-bench-boundary/1\"}");
   EXPECT_FALSE(read_record(folder / "other.json"));
+  auto wrong = to_json(*back);
+  wrong["outcome"] = "broke";
+  write(folder / "wrong.json", wrong.dump());
+  EXPECT_FALSE(read_record(folder / "wrong.json"));
+  wrong["outcome"] = "ok";
+  write(folder / "wrong.json", wrong.dump());
+  EXPECT_TRUE(read_record(folder / "wrong.json"));
+  wrong["steps"] = "many";
+  write(folder / "wrong.json", wrong.dump());
+  EXPECT_FALSE(read_record(folder / "wrong.json"));
   write(folder / "half.json", "{\"schema\": \"lms-be");
   EXPECT_FALSE(read_record(folder / "half.json"));
 }
@@ -219,7 +235,7 @@ TEST(Bounds, AreOfStepsThatWerePlanned) {
   const std::string golden = std::filesystem::path(__FILE__).parent_path().parent_path() / "golden";
   const std::string trace = golden + "/googlenet_bf16_15x1120.json.gz";
   Record record;
-  record.cap = std::int64_t{6} << 30;
+  record.cap = 6.0 * (1 << 30);
   record.bound = 1;
   add_bound(record, trace);
   EXPECT_FALSE(record.bound);

@@ -10,7 +10,13 @@
 #include <sstream>
 #include <string>
 
+#include "lab/records/files.h"
+
 namespace lms::studies::test {
+
+using records::read_json;
+using records::read_record;
+using records::write_json;
 
 /// A folder for a test, which goes with it.
 class Folder {

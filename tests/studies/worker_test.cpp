@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "lab/records/files.h"
 #include "lab/studies/bounds.h"
 #include "lab/studies/worker/offload.h"
 #include "lab/studies/worker/run_try.h"
@@ -39,7 +40,7 @@ Record make(Values values) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> log(
       std::fopen((folder() + "/log").c_str(), "a"), &std::fclose);
   run_try(spec_of(all), log.get(), /*leave=*/false);
-  return read_record(out).value();
+  return records::read_record(out).value();
 }
 
 class Tries : public testing::Test {
@@ -59,7 +60,7 @@ TEST_F(Tries, SavingOnTheHostChangesNoBits) {
   EXPECT_EQ(plain.steps.size(), 2U);
   EXPECT_EQ(plain.losses.size(), 3U);
   EXPECT_NE(plain.losses[0], plain.losses[2]);
-  ASSERT_TRUE(plain.weights);
+  ASSERT_FALSE(plain.weights.empty());
   const Record offloaded = make({{"method", "save_on_cpu"}});
   ASSERT_EQ(offloaded.outcome, Outcome::kOk) << offloaded.message;
   EXPECT_EQ(offloaded.losses, plain.losses);
@@ -219,10 +220,10 @@ TEST(Checkpoint, RunsAgainUnderTheSameAutocast) {
 }
 
 TEST(Timelines, MergeSpans) {
-  EXPECT_EQ(merged({{2, 3}, {0, 1}, {0.5, 1.5}}, 10), (std::vector<Span>{{0, 1.5}, {2, 3}}));
+  EXPECT_EQ(merged({{2, 3}, {0, 1}, {0.5, 1.5}}, 10), (std::vector<Interval>{{0, 1.5}, {2, 3}}));
   EXPECT_EQ(merged({{0, 1}, {1.1, 2}, {5, 6}, {9, 10}}, 3),
-            (std::vector<Span>{{0, 2}, {5, 6}, {9, 10}}));
-  EXPECT_EQ(merged({}, 3), std::vector<Span>{});
+            (std::vector<Interval>{{0, 2}, {5, 6}, {9, 10}}));
+  EXPECT_EQ(merged({}, 3), std::vector<Interval>{});
 }
 
 }  // namespace

@@ -10,9 +10,11 @@
 #include <string>
 #include <thread>
 
-#include "lab/studies/record.h"
+#include "lab/records/record.h"
 
 namespace lms::studies {
+
+using records::Record;
 
 /// Memory of this machine, or of the group of processes that this one is in, if that has less.
 std::int64_t host_memory();

@@ -7,8 +7,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 
 #include "base/error.h"
+#include "lab/records/files.h"
 #include "lab/studies/worker/machine_facts.h"
 #include "lab/studies/worker/offload.h"
 #include "lab/studies/worker/timeline.h"
@@ -37,19 +39,15 @@ std::int64_t of(const Stats& stats, const std::string& key) {
   return found == stats.end() ? 0 : found->second;
 }
 
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
-/// Which memory an error is about.
-Outcome kind_of(const std::string& message, bool out_of_memory) {
-  if (has(message, "host arena") || has(message, "host memory") || has(message, "host_limit") ||
-      has(message, "cudaHostRegister") || has(message, "std::bad_alloc") ||
-      has(message, "not enough memory: you tried to allocate")) {
+/// Which memory an error of PyTorch is about: of some, only the words tell.
+const char* outcome_of(const std::string& message, bool out_of_memory) {
+  const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
+  // Pinned memory that the system refuses, and memory that it does not have.
+  if (has("cudaHostRegister") || has("not enough memory: you tried to allocate")) {
     return Outcome::kHost;
   }
-  if (out_of_memory || has(message, "out of memory") || has(message, "ALLOC_FAILED")) {
-    return Outcome::kOom;
-  }
-  return Outcome::kFailed;
+  const bool device = out_of_memory || has("out of memory") || has("ALLOC_FAILED");
+  return device ? Outcome::kOom : Outcome::kFailed;
 }
 
 /// The first lines say what happened; the rest is where.
@@ -59,6 +57,16 @@ std::string short_text(const std::string& message) {
   std::string text = message.substr(0, std::min(trace, kMost));
   std::ranges::replace(text, '\n', ' ');
   return text;
+}
+
+/// Of an error of LMS more is known than words.
+void add_need(Record& record, const std::string& message) {
+  const auto need = lms::torch::need_of(message);
+  if (!need) return;
+  record.outcome = need->below ? Outcome::kHost : Outcome::kOom;
+  if (need->op.empty()) return;
+  record.need = records::Need{need->op, static_cast<double>(need->bytes),
+                              static_cast<double>(need->least_limit)};
 }
 
 class Try {
@@ -121,7 +129,7 @@ class Try {
     lms_.emplace(options);
     record_.limit = of(stats(), "limit");
     if (spec_.link.empty()) return;
-    const double rate = link_rate(spec_.link);
+    const double rate = records::link_rate(spec_.link).value();
     const double own =
         std::min(record_.to_host_rate.value_or(0), record_.to_device_rate.value_or(0));
     if (own > 0 && rate >= own) {
@@ -305,7 +313,11 @@ class Try {
   template <typename... Arguments>
   void say(const char* format, Arguments... arguments) {
     std::fprintf(log_, "[%6.1f s] ", since(begin_));
-    std::fprintf(log_, format, arguments...);
+    if constexpr (sizeof...(Arguments) == 0) {
+      std::fputs(format, log_);
+    } else {
+      std::fprintf(log_, format, arguments...);
+    }
     std::fputc('\n', log_);
     std::fflush(log_);
   }
@@ -329,7 +341,7 @@ int run_try(const TrySpec& spec, std::FILE* log, bool leave) {
   const auto write = [&](const Record& what) {
     Record done = what;
     done.wall = since(begin);
-    write_json(spec.out, to_json(done));
+    records::write_json(spec.out, to_json(done));
     written = true;
   };
   // What the timed steps said is kept, whatever becomes of the process afterwards.
@@ -341,8 +353,9 @@ int run_try(const TrySpec& spec, std::FILE* log, bool leave) {
     write(so_far);
   };
   auto attempt = std::make_unique<Try>(spec, record, log);
-  const auto fail = [&](Outcome outcome, const std::string& message) {
+  const auto fail = [&](const char* outcome, const std::string& message) {
     record.outcome = outcome;
+    add_need(record, message);
     record.message += (record.message.empty() ? "" : "; ") + short_text(message);
     try {
       attempt->add_peaks();
@@ -370,16 +383,18 @@ int run_try(const TrySpec& spec, std::FILE* log, bool leave) {
     } catch (const HostFull& error) {
       fail(Outcome::kHost, error.what());
     } catch (const c10::OutOfMemoryError& error) {
-      fail(kind_of(error.what_without_backtrace(), true), error.what_without_backtrace());
+      fail(outcome_of(error.what_without_backtrace(), true), error.what_without_backtrace());
     } catch (const c10::Error& error) {
-      fail(kind_of(error.what_without_backtrace(), false), error.what_without_backtrace());
+      fail(outcome_of(error.what_without_backtrace(), false), error.what_without_backtrace());
+    } catch (const std::bad_alloc& error) {
+      fail(Outcome::kHost, error.what());
     } catch (const std::exception& error) {
-      fail(kind_of(error.what(), false), error.what());
+      fail(outcome_of(error.what(), false), error.what());
     }
     const std::lock_guard lock(writing);
     write(record);
   }
-  std::fprintf(log, "%s%s%s\n", outcome_name(record.outcome), record.message.empty() ? "" : ": ",
+  std::fprintf(log, "%s%s%s\n", record.outcome.c_str(), record.message.empty() ? "" : ": ",
                record.message.c_str());
   std::fflush(log);
   if (leave) (void)attempt.release();

@@ -16,19 +16,19 @@ constexpr std::size_t kMostGaps = 20;
 constexpr std::size_t kMostName = 120;
 
 struct Kernel {
-  Span span;
+  Interval span;
   std::string name;
 };
 
 std::vector<Gap> longest_gaps(std::vector<Kernel>& kernels) {
   std::ranges::sort(kernels, {}, &Kernel::span);
   std::vector<Gap> gaps;
-  double end = kernels.empty() ? 0 : kernels.front().span.second;
+  double end = kernels.empty() ? 0 : kernels.front().span.to;
   for (const Kernel& kernel : kernels) {
-    if (kernel.span.first > end) {
-      gaps.push_back({end, kernel.span.first - end, kernel.name.substr(0, kMostName)});
+    if (kernel.span.from > end) {
+      gaps.push_back({end, kernel.span.from - end, kernel.name.substr(0, kMostName)});
     }
-    end = std::max(end, kernel.span.second);
+    end = std::max(end, kernel.span.to);
   }
   std::ranges::stable_sort(gaps, std::ranges::greater(), &Gap::length);
   if (gaps.size() > kMostGaps) gaps.resize(kMostGaps);
@@ -37,15 +37,15 @@ std::vector<Gap> longest_gaps(std::vector<Kernel>& kernels) {
 
 }  // namespace
 
-std::vector<Span> merged(std::vector<Span> spans, std::size_t most) {
+std::vector<Interval> merged(std::vector<Interval> spans, std::size_t most) {
   std::ranges::sort(spans);
   const auto join = [&](double apart) {
-    std::vector<Span> joined;
-    for (const Span& span : spans) {
-      if (joined.empty() || span.first - joined.back().second > apart) {
+    std::vector<Interval> joined;
+    for (const Interval& span : spans) {
+      if (joined.empty() || span.from - joined.back().to > apart) {
         joined.push_back(span);
       } else {
-        joined.back().second = std::max(joined.back().second, span.second);
+        joined.back().to = std::max(joined.back().to, span.to);
       }
     }
     spans = std::move(joined);
@@ -54,7 +54,7 @@ std::vector<Span> merged(std::vector<Span> spans, std::size_t most) {
   if (spans.size() <= most || most == 0) return spans;
   std::vector<double> apart;
   for (std::size_t i = 1; i < spans.size(); ++i) {
-    apart.push_back(spans[i].first - spans[i - 1].second);
+    apart.push_back(spans[i].from - spans[i - 1].to);
   }
   std::ranges::sort(apart);
   join(apart[apart.size() - most]);
@@ -100,7 +100,7 @@ std::optional<Timeline> profile_step(const std::function<void()>& step) {
   for (const auto& event : result->events()) {
     if (!on_device(event)) continue;
     const double start = static_cast<double>(event.startNs() - origin) * 1e-9;
-    const Span span = {start, start + static_cast<double>(event.durationNs()) * 1e-9};
+    const Interval span = {start, start + static_cast<double>(event.durationNs()) * 1e-9};
     const std::string name = event.name();
     if (name.find("DtoH") != std::string::npos &&
         kind_of(event) == libkineto::ActivityType::GPU_MEMCPY) {
