@@ -106,6 +106,39 @@ TEST_F(Tool, PlanSaysThatItDoesNotFit) {
   EXPECT_FALSE(std::filesystem::exists(path("p.svg")));
 }
 
+TEST_F(Tool, PlanWithoutALimitIsATable) {
+  EXPECT_EQ(
+      run_tool({"plan", path("step.json.gz"), "--seconds", "0.1", "--json", path("answer.json")}),
+      kFits)
+      << err_;
+  EXPECT_TRUE(said("7.00 MiB   100 %     0.0 %     13.0 ms        0 B        0 B")) << out_;
+  EXPECT_TRUE(
+      said("5.60 MiB    80 %     1.3 %     13.2 ms   4.00 MiB   4.00 MiB     0.00 ms     "
+           "4.00 MiB"))
+      << out_;
+  EXPECT_TRUE(said("smallest limit        4.00 MiB: operator 0 (forward) needs 4.00 MiB")) << out_;
+  EXPECT_TRUE(said("up to 7.00 MiB may lie in host memory")) << out_;
+  EXPECT_EQ(err_, "");
+  const Json answer = Json::parse(read_gz_file(path("answer.json")));
+  EXPECT_EQ(answer.at("format"), "lms-limits");
+  EXPECT_EQ(answer.at("in_memory_peak"), 7 * kMiB);
+  EXPECT_EQ(answer.at("least_limit"), 4 * kMiB);
+  EXPECT_EQ(answer.at("least_limit_where"), "operator 0 (forward)");
+  EXPECT_EQ(answer.at("smallest_limit"), 4 * kMiB);
+  const Json& limits = answer.at("limits");
+  ASSERT_EQ(limits.size(), 4U);
+  EXPECT_EQ(limits.front().at("overhead"), 0);
+  EXPECT_EQ(limits.front().at("host_bytes"), 0);
+  EXPECT_EQ(limits.back().at("limit"), 4 * kMiB);
+  EXPECT_EQ(limits.back().at("host_bytes"), 4 * kMiB);
+}
+
+TEST_F(Tool, ATableIsNotDrawn) {
+  EXPECT_EQ(run_tool({"plan", path("step.json.gz"), "--picture", path("p.svg")}), kFailed);
+  EXPECT_NE(err_.find("name it (--limit)"), std::string::npos) << err_;
+  EXPECT_FALSE(std::filesystem::exists(path("p.svg")));
+}
+
 TEST_F(Tool, RatesOfTheLinkCount) {
   // 4 MiB at 1 MiB/ms both ways hide behind 10 ms; at a quarter of that they take 16 + 16 ms.
   const auto step_ms = [&](const std::string& rate) {
@@ -156,8 +189,8 @@ TEST_F(Tool, TraceSummarises) {
 
 TEST_F(Tool, MistakesAreErrors) {
   EXPECT_EQ(run_tool({}), kFailed);
-  EXPECT_EQ(run_tool({"plan", path("step.json.gz")}), kFailed);
-  EXPECT_NE(err_.find("--limit is required"), std::string::npos) << err_;
+  EXPECT_EQ(run_tool({"plan"}), kFailed);
+  EXPECT_NE(err_.find("trace is required"), std::string::npos) << err_;
   EXPECT_EQ(run_tool({"plan", path("step.json.gz"), "--limit", "much"}), kFailed);
   EXPECT_NE(err_.find("'much' is no amount of memory"), std::string::npos) << err_;
   EXPECT_EQ(run_tool({"plan", path("step.json.gz"), "--limit", "5MiB", "--in-rate", "-3"}),
@@ -174,7 +207,7 @@ TEST_F(Tool, MistakesAreErrors) {
   for (const std::vector<std::string>& words : wrong) {
     EXPECT_EQ(run_tool(words), kFailed);
     for (const std::string name :
-         {"plan", "trace", "report", "run", "doctor", "train", "eval", "predict", "bench"}) {
+         {"plan", "trace", "report", "top", "run", "doctor", "train", "eval", "predict", "bench"}) {
       EXPECT_NE(err_.find("\n  " + name + " "), std::string::npos) << err_;
     }
     EXPECT_EQ(out_, "");

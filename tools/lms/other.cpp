@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"plan", nullptr, "does a recorded step fit under a limit, and how fast?"},
     {"trace", nullptr, "what is in a recorded step"},
     {"report", nullptr, "one HTML page of measured runs"},
+    {"top", nullptr, "running programs under LMS: memory, copies, planned or not"},
     {"run", kPython, "a Python program under LMS: lms run --limit 12GiB train.py"},
     {"doctor", kPython, "versions, rates and limits of this machine, and a self-test"},
     {"train", "lms-train", "train a model from a recipe"},

@@ -1,55 +1,16 @@
 #include "tools/lms/printing.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
+
+#include "tools/lms/text.h"
 
 namespace lms::tool {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr double kGigabytesPerSecond = 1e-6;  ///< of bytes per millisecond
 constexpr std::size_t kLargest = 8;
-constexpr std::size_t kLabel = 22;
-
-std::string format(const char* pattern, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), pattern, value);
-  return text.data();
-}
-
-std::string format_ms(double ms) {
-  return format(ms < 10 ? "%.2f ms" : ms < 1000 ? "%.1f ms" : "%.0f ms", ms);
-}
-std::string percent(double ratio) { return format("%.1f %%", 100 * ratio); }
-
-std::string padded(std::string text, std::size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
-}
-
-double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
-double ratio(Bytes part, Bytes whole) {
-  return ratio(static_cast<double>(part), static_cast<double>(whole));
-}
-
-/// Lines of a label and what is to be said about it.
-class Lines {
- public:
-  void add(const std::string& label, const std::string& text) {
-    text_ += "  " + padded(label, kLabel) + text + '\n';
-  }
-  void add(const std::string& line) { text_ += line + '\n'; }
-  [[nodiscard]] std::string text() && { return std::move(text_); }
-
- private:
-  std::string text_;
-};
 
 std::string least_of(const Forecast& forecast) {
   return format_bytes(forecast.least.bytes) + ", for " + forecast.least.where;
@@ -73,6 +34,11 @@ void add_plan(Lines& lines, const PlanReport& report) {
                            format_ms(timing.tax_ms));
   lines.add("copies out", moved(timing.bytes_out, timing.out_busy_ms, timing.step_ms));
   lines.add("copies in", moved(timing.bytes_in, timing.in_busy_ms, timing.step_ms));
+  if (timing.bytes_recomputed > 0) {
+    lines.add("computed again", padded(format_bytes(timing.bytes_recomputed), 10) + "  in " +
+                                    format_ms(timing.recomputed_ms));
+  }
+  lines.add("host memory", format_bytes(at.below) + " for what lies there in planned steps");
   lines.add("peak", format_bytes(timing.peak) + ", " + percent(ratio(timing.peak, at.limit)) +
                         " of the limit");
   lines.add("arena", format_bytes(at.placement.bytes) +
@@ -88,44 +54,6 @@ void add_bound(Lines& lines, const PlanReport& report) {
   } else {
     lines.add("bound", "not available: " + report.bound.why_not);
   }
-}
-
-std::string link_of(const LinkModel& link) {
-  return "out " + format("%.3g", link.out_bytes_per_ms * kGigabytesPerSecond) + " GB/s, in " +
-         format("%.3g", link.in_bytes_per_ms * kGigabytesPerSecond) + " GB/s, both at once " +
-         format("%.3g", link.both_bytes_per_ms * kGigabytesPerSecond) + " GB/s each way";
-}
-
-Json forecast_json(const Forecast& forecast) {
-  Json json = {{"limit", forecast.limit},
-               {"fits", forecast.fits()},
-               {"in_memory_peak", forecast.in_memory_peak},
-               {"in_memory_ms", forecast.in_memory_ms},
-               {"least_limit", forecast.least.bytes},
-               {"least_limit_where", forecast.least.where}};
-  if (!forecast.fits()) {
-    json["why_not"] = forecast.why_not;
-    return json;
-  }
-  const PlanTiming& timing = forecast.planned->predicted;
-  json["step_ms"] = timing.step_ms;
-  json["overhead"] = forecast.overhead();
-  json["waited_ms"] = timing.waited_ms;
-  json["tax_ms"] = timing.tax_ms;
-  json["bytes_out"] = timing.bytes_out;
-  json["bytes_in"] = timing.bytes_in;
-  json["out_busy_ms"] = timing.out_busy_ms;
-  json["in_busy_ms"] = timing.in_busy_ms;
-  json["peak"] = timing.peak;
-  json["planned_for"] = forecast.budget;
-  json["arena"] = forecast.placement.bytes;
-  json["arena_lower_bound"] = forecast.placement.lower_bound;
-  return json;
-}
-
-Json bound_json(const BoundAnswer& answer) {
-  if (!answer.bound) return {{"step_ms", nullptr}, {"why_not", answer.why_not}};
-  return {{"step_ms", answer.bound->step_ms}, {"overhead", answer.bound->overhead}};
 }
 
 struct Kind {
@@ -171,7 +99,7 @@ std::string plan_text(const PlanReport& report) {
             std::to_string(report.blocks) + " blocks");
   lines.add("in memory",
             format_bytes(at.in_memory_peak) + ", " + format_ms(at.in_memory_ms) + " a step");
-  lines.add("link", link_of(report.link));
+  lines.add("link", link_text(report.link));
   lines.add("");
   const std::string limit = format_bytes(at.limit) + " (" +
                             percent(ratio(at.limit, at.in_memory_peak)) + " of the peak in memory)";
@@ -198,25 +126,6 @@ std::string plan_text(const PlanReport& report) {
   lines.add("half the batch", text);
   lines.add("", "(an approximation: all that the step makes, and all times, are halved)");
   return std::move(lines).text();
-}
-
-std::string plan_json(const PlanReport& report) {
-  const Json json = {
-      {"format", "lms-forecast"},
-      {"version", 1},
-      {"trace", report.trace_name},
-      {"operators", report.operators},
-      {"blocks", report.blocks},
-      {"link",
-       {{"out_bytes_per_ms", report.link.out_bytes_per_ms},
-        {"in_bytes_per_ms", report.link.in_bytes_per_ms},
-        {"both_bytes_per_ms", report.link.both_bytes_per_ms}}},
-      {"at_limit", forecast_json(report.at_limit)},
-      {"bound", bound_json(report.bound)},
-      {"at_twice_the_limit", forecast_json(report.at_twice_the_limit)},
-      {"at_half_the_batch_approximately", forecast_json(report.at_half_the_batch)},
-  };
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
 std::string trace_text(const Trace& trace, const std::string& name) {

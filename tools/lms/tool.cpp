@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "lab/report/command.h"
 #include "tools/lms/other.h"
 #include "tools/lms/printing.h"
+#include "tools/lms/top.h"
 #include "trace/gz_file.h"
 #include "trace/trace_io.h"
 
@@ -63,7 +65,35 @@ void draw(const Trace& trace, const PlanReport& report, const PlanArguments& arg
   }
 }
 
+/// What is found out of limits where none was given.
+int plan_limits(const PlanArguments& arguments, std::FILE* out, std::FILE* err) {
+  if (!arguments.timeline.empty() || !arguments.picture.empty()) {
+    std::fputs("lms: --timeline and --picture draw the step under one limit: name it (--limit)\n",
+               err);
+    return kFailed;
+  }
+  const Trace trace = load_trace(arguments.trace);
+  LimitsReport report{.trace_name = file_name(arguments.trace),
+                      .operators = trace.operators.size(),
+                      .blocks = trace.blocks.size(),
+                      .link = link_of(arguments),
+                      .in_memory_peak = peak_in_memory(trace),
+                      .in_memory_ms = ms_in_memory(trace),
+                      .least = least_limit(trace),
+                      .smallest = {},
+                      .rows = {}};
+  const std::optional<Forecast> smallest = smallest_fit(trace, report.link);
+  if (smallest) report.smallest = smallest->limit;
+  const Bytes last = report.smallest.value_or(report.least.bytes);
+  report.rows = forecasts(trace, limits_to_ask(report.in_memory_peak, last), report.link,
+                          arguments.seconds, smallest);
+  std::fputs(limits_text(report).c_str(), out);
+  if (!arguments.json.empty()) write_gz_file(arguments.json, limits_json(report));
+  return report.smallest ? kFits : kDoesNotFit;
+}
+
 int plan(const PlanArguments& arguments, std::FILE* out, std::FILE* err) {
+  if (arguments.limit.empty()) return plan_limits(arguments, out, err);
   const Trace trace = load_trace(arguments.trace);
   const Bytes limit = parse_limit(arguments.limit, peak_in_memory(trace));
   const LinkModel link = link_of(arguments);
@@ -88,6 +118,55 @@ int plan(const PlanArguments& arguments, std::FILE* out, std::FILE* err) {
   return kDoesNotFit;
 }
 
+CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
+  CLI::App* plan_command = app.add_subcommand(
+      "plan",
+      "Does a step fit under a limit, at what speed, and what would twice the limit or "
+      "half the batch give? Without a limit: a table of limits and what they cost. Exit status: 0 "
+      "it fits, 1 it does not, 2 an error.");
+  plan_command->add_option("trace", arguments.trace, "a file of torch_lms.save_trace()")
+      ->required();
+  plan_command->add_option("--limit", arguments.limit,
+                           "bytes to stay below: 12GiB, 800MB, or 50% of the peak in memory");
+  plan_command->add_option("--out-rate", arguments.out_rate, "GB/s, device to host (55.5)")
+      ->check(CLI::PositiveNumber);
+  plan_command->add_option("--in-rate", arguments.in_rate, "GB/s, host to device (55.5)")
+      ->check(CLI::PositiveNumber);
+  plan_command
+      ->add_option("--both-rate", arguments.both_rate,
+                   "GB/s each way while both directions are busy (0.917 of the slower one)")
+      ->check(CLI::PositiveNumber);
+  plan_command->add_option("--seconds", arguments.seconds, "most time to search for each plan")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  plan_command->add_option("--json", arguments.json, "also write the answer as JSON");
+  plan_command->add_option("--timeline", arguments.timeline,
+                           "write the planned step as a Chrome trace, for ui.perfetto.dev");
+  plan_command->add_option("--picture", arguments.picture, "write the planned step as an SVG");
+  return plan_command;
+}
+
+CLI::App* add_report(CLI::App& app, report::Request& request) {
+  CLI::App* report_command = app.add_subcommand(
+      "report", "Makes one HTML file, with charts, of the JSON of any runs of lms bench.");
+  report_command->add_option("runs", request.runs, "files and folders of JSON")->required();
+  report_command->add_option("-o,--output", request.page, "the HTML file")->capture_default_str();
+  report_command->add_option("--title", request.title, "its title")->capture_default_str();
+  report_command->add_option("--svg", request.svg, "folder for every chart as an SVG");
+  report_command->add_option("--png", request.png, "the same as PNGs, drawn by Chromium");
+  return report_command;
+}
+
+CLI::App* add_top(CLI::App& app, TopRequest& request) {
+  CLI::App* top_command = app.add_subcommand(
+      "top",
+      "What LMS does in running processes of this user, each second anew. They are seen if they "
+      "were started with LMS_MONITOR=1, lms run --monitor on, or enable(monitor=True).");
+  top_command->add_flag("--once", request.once, "print it once");
+  top_command->add_flag("--json", request.json, "print it once, as JSON");
+  return top_command;
+}
+
 }  // namespace
 
 int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
@@ -101,44 +180,14 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
     PlanArguments arguments;
     std::string trace_file;
 
-    CLI::App* plan_command = app.add_subcommand(
-        "plan",
-        "Does a step fit under a limit, at what speed, and what would twice the limit or "
-        "half the batch give? Exit status: 0 it fits, 1 it does not, 2 an error.");
-    plan_command->add_option("trace", arguments.trace, "a file of torch_lms.save_trace()")
-        ->required();
-    plan_command
-        ->add_option("--limit", arguments.limit,
-                     "bytes to stay below: 12GiB, 800MB, or 50% of the peak in memory")
-        ->required();
-    plan_command->add_option("--out-rate", arguments.out_rate, "GB/s, device to host (55.5)")
-        ->check(CLI::PositiveNumber);
-    plan_command->add_option("--in-rate", arguments.in_rate, "GB/s, host to device (55.5)")
-        ->check(CLI::PositiveNumber);
-    plan_command
-        ->add_option("--both-rate", arguments.both_rate,
-                     "GB/s each way while both directions are busy (0.917 of the slower one)")
-        ->check(CLI::PositiveNumber);
-    plan_command->add_option("--seconds", arguments.seconds, "most time to search for each plan")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    plan_command->add_option("--json", arguments.json, "also write the answer as JSON");
-    plan_command->add_option("--timeline", arguments.timeline,
-                             "write the planned step as a Chrome trace, for ui.perfetto.dev");
-    plan_command->add_option("--picture", arguments.picture, "write the planned step as an SVG");
-
+    CLI::App* plan_command = add_plan(app, arguments);
     CLI::App* trace_command = app.add_subcommand("trace", "What is in a recorded step?");
     trace_command->add_option("trace", trace_file, "a file of torch_lms.save_trace()")->required();
 
+    TopRequest top_request;
+    CLI::App* top_command = add_top(app, top_request);
     report::Request request;
-    CLI::App* report_command = app.add_subcommand(
-        "report", "Makes one HTML file, with charts, of the JSON of any runs of lms bench.");
-    report_command->add_option("runs", request.runs, "files and folders of JSON")->required();
-    report_command->add_option("-o,--output", request.page, "the HTML file")->capture_default_str();
-    report_command->add_option("--title", request.title, "its title")->capture_default_str();
-    report_command->add_option("--svg", request.svg, "folder for every chart as an SVG");
-    report_command->add_option("--png", request.png, "the same as PNGs, drawn by Chromium");
-
+    CLI::App* report_command = add_report(app, request);
     const std::string_view command = argc > 1 ? argv[1] : "";
     if (!command.starts_with('-') && !is_command(command)) {
       std::fputs(no_such_command(command).c_str(), err);
@@ -155,6 +204,7 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
       return status == 0 ? kFits : kFailed;
     }
     if (plan_command->parsed()) return plan(arguments, out, err);
+    if (top_command->parsed()) return top(top_request, out);
     if (report_command->parsed()) {
       return report::make_report(request, out, err) ? kFits : kFailed;
     }
