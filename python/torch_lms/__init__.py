@@ -17,7 +17,16 @@ from typing import Any
 
 import torch
 
-from . import _access, _dispatch, _library, _settings, _statistics
+from . import (
+    _access,
+    _dispatch,
+    _explain,
+    _learnt,
+    _library,
+    _monitor,
+    _settings,
+    _statistics,
+)
 from ._bench import bench
 from ._optimizer import step_in_backward
 from ._settings import Settings
@@ -30,6 +39,7 @@ __all__ = [
     "devices",
     "disable",
     "enable",
+    "explain",
     "get_host_limit",
     "get_limit",
     "get_min_block",
@@ -66,16 +76,19 @@ def enable(
     plan_seconds: float | None = None,
     recompute: bool | str | None = None,
     plan_cache: str | bool | None = None,
+    deferred_updates: bool | str | None = None,
     other_algorithms: bool | None = None,
+    slices: str | bool | None = None,
     log: str | None = None,
+    monitor: bool | None = None,
     **unknown: Any,
 ) -> None:
     """Starts managing a device's memory; if it is managed already, changes the settings.
 
     Each setting can also come from a variable (``LMS_LIMIT``, ``LMS_HOST_LIMIT``,
     ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_PLAN``,
-    ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_PLAN_CACHE``, ``LMS_OTHER_ALGORITHMS``,
-    ``LMS_LOG``).
+    ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_PLAN_CACHE``, ``LMS_DEFERRED_UPDATES``,
+    ``LMS_OTHER_ALGORITHMS``, ``LMS_SLICES``, ``LMS_LOG``, ``LMS_MONITOR``).
     An argument beats its variable, which beats the default.
 
     Args:
@@ -100,11 +113,20 @@ def enable(
         plan_cache: folder in which plans are kept, so that the same training begins planned when it
             is started again. By default (``"auto"``) ``lms/plans`` in the user's folder of caches;
             ``"off"``: they are forgotten.
+        deferred_updates: plans may have an optimizer's update of a weight run later than it is
+            called: before anybody looks at what it writes, or changes what it reads. Results are
+            the same, unless code that PyTorch does not see reads weights, as extensions that take
+            pointers in C++; so by default (``"auto"``) off. ``"updates"``, ``"all"`` and
+            ``"random"`` are for tests: without a plan, all that can wait does.
         other_algorithms: where the algorithm that cuDNN chooses for a convolution needs more memory
             than the limit has for anything, let the next one that PyTorch knows take its place, as
             in PyTorch without LMS. Results then have other bits than on a larger device. By default
             there is an error instead.
+        slices: operators whose parts are independent (softmax, pooling, everything that goes
+            element by element) run part by part, with the same bits. By default (``"auto"``) where
+            they do not fit as a whole; ``"off"``: never; ``"always"``: wherever they can, to test.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
+        monitor: write once a second what LMS does to a small file, for the program ``lms top``.
 
     Raises:
         TypeError: an unknown setting.
@@ -131,6 +153,7 @@ def _enable(settings: Settings) -> None:
         _dispatch.forget_resolved_kernels()
         _in_force[settings.device] = settings
         _start_log(settings.log)
+        _monitor.run(_monitored(), _sample)
         _log.info(
             "managing %s: limit %d bytes, blocks of at least %d bytes",
             settings.device,
@@ -164,13 +187,14 @@ def disable(device: Device = None) -> None:
         names = list(ops.devices()) if device is None else [_settings.parse_device(device)]
         try:
             for name in names:
-                if ops.is_enabled(name):
+                if name in ops.devices():  # by inheritance too, in a forked child
                     ops.disable(name)
                     _log.info("no longer managing %s", name)
         finally:
             left = set(ops.devices())
             for name in set(_in_force) - left:
                 del _in_force[name]
+            _monitor.run(_monitored(), _sample)
             _dispatch.forget_resolved_kernels()
             if not left:
                 _access.remove()
@@ -216,8 +240,11 @@ def _current(name: str) -> Settings | None:
 
 
 def devices() -> list[str]:
-    """The devices that are managed now."""
-    return list(_library.ops().devices()) if _library.is_loaded() else []
+    """The devices that are managed now: in a forked child none before ``enable()``."""
+    if not _library.is_loaded():
+        return []
+    ops = _library.ops()
+    return [name for name in ops.devices() if ops.is_enabled(name)]
 
 
 def is_enabled(device: Device = None) -> bool:
@@ -286,7 +313,46 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
 def memory_summary(device: Device = None) -> str:
     """The statistics of a managed device as a table to read."""
     name = _managed_device(device)
-    return format_summary(name, memory_stats(name) if name is not None else {})
+    if name is None:
+        return format_summary(None, {})
+    return format_summary(name, memory_stats(name), _library.ops().plan_state(name))
+
+
+def explain(device: Device = None) -> str:
+    """In plain words: whether steps are planned, what lies on the device and what stays there, what
+    moved, between which limits the step that is known can run, and what would be faster. Without
+    ``device`` of every device that is managed. For people: the wording may change."""
+    names = devices() if device is None else [_require(device)]
+    if not names:
+        return "LMS manages nothing: call torch_lms.enable() before the model is made."
+    return "\n\n".join(_explain.explain(_situation(name)) for name in names)
+
+
+def _situation(name: str) -> _explain.Situation:
+    settings = _in_force.get(name)
+    return _explain.Situation(
+        device=name,
+        stats=memory_stats(name),
+        planning=settings is None or settings.plan != "off",
+        learnt=_learnt.learnt_step(name),
+        state=_library.ops().plan_state(name),
+    )
+
+
+def _monitored() -> bool:
+    return any(name in _in_force and _in_force[name].monitor for name in devices())
+
+
+def _sample() -> list[dict[str, Any]]:
+    """What the monitor writes of each device."""
+    found = []
+    for name in devices():
+        stats, settings = memory_stats(name), _in_force.get(name)
+        if stats and settings is not None:  # else it is being disabled
+            state = _library.ops().plan_state(name)
+            found.append({"device": name, "settings": dataclasses.asdict(settings),
+                          "state": state, "stats": stats})  # fmt: skip
+    return found
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:

@@ -253,6 +253,32 @@ def _keeps_all(patches: Patches) -> Callable[[Any], Any]:
     return make
 
 
+def _needs_addresses(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for methods that refuse storages without an address, and then go on by
+    operators."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if _passes(patches):
+                return original(*args, **kwargs)
+            nowhere = [
+                value
+                for value in (*args, *kwargs.values())
+                if isinstance(value, torch.UntypedStorage) and _is_nowhere(value)
+            ]
+            if not nowhere:
+                return original(*args, **kwargs)
+            with scope():
+                for storage in nowhere:
+                    access_storage(storage)
+                return original(*args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
 def _items(patches: Patches) -> Callable[[Any], Any]:
     """Makes wrappers for reading a storage's items: a slice is a storage of the same memory."""
 
@@ -370,6 +396,8 @@ def _patch(patches: Patches) -> None:
         patches.replace(storage, name, borrows(access_storage))
     patches.replace(storage, "__getitem__", _items(patches))
     patches.replace(storage, "resize_", _resizes(patches))
+    for name in ("fill_", "copy_"):
+        patches.replace(storage, name, _needs_addresses(patches))
     for name in ("_swap_data_ptr_", "_resize_with_addr_"):  # from PyTorch 2.15 on
         patches.replace(storage, name, _keeps_all(patches))
 

@@ -80,16 +80,7 @@ def bench(
             was asked; nothing has been made then.
         TypeError: ``build`` cannot be imported by a child process.
     """
-    for method in methods:
-        if method not in METHODS:
-            raise ValueError(f"{method!r} is none of the methods {', '.join(METHODS)}")
-    if "<" in build.__qualname__:
-        raise TypeError(
-            f"build: {build.__qualname__} cannot be imported: define it at the top of a module"
-        )
-    for name, value, least in (("steps", steps, 1), ("settle", settle, 1), ("warmup", warmup, 0)):
-        if value < least:
-            raise ValueError(f"{name}: {value} is below {least}")
+    _check_arguments(build, methods, steps, settle, warmup)
     where = _settings.parse_device(device)
     limit = None
     if cap is not None:
@@ -112,17 +103,7 @@ def bench(
         for size in sizes
         for method in methods
     ]
-    standing: dict[Path, Record] = {}
-    for path, _, record in tries:
-        known = None if again else read_record(path)
-        if known is None or known["outcome"] == "failed":
-            continue
-        if other := other_setting(known, record):
-            raise ValueError(
-                f"{path} is of other settings: {other}. "
-                "Name another out or series, or make it again"
-            )
-        standing[path] = known
+    standing = {} if again else _standing({path: record for path, _, record in tries})
     task = {
         "device": where,
         "warmup": warmup,
@@ -146,6 +127,37 @@ def bench(
             print(f"{what}: {_in_words(ended)}", file=sys.stderr, flush=True)
         records.append(ended)
     return records
+
+
+def _check_arguments(
+    build: Build, methods: Sequence[str], steps: int, settle: int, warmup: int
+) -> None:
+    for method in methods:
+        if method not in METHODS:
+            raise ValueError(f"{method!r} is none of the methods {', '.join(METHODS)}")
+    if "<" in build.__qualname__:
+        raise TypeError(
+            f"build: {build.__qualname__} cannot be imported: define it at the top of a module"
+        )
+    for name, value, least in (("steps", steps, 1), ("settle", settle, 1), ("warmup", warmup, 0)):
+        if value < least:
+            raise ValueError(f"{name}: {value} is below {least}")
+
+
+def _standing(asked: dict[Path, Record]) -> dict[Path, Record]:
+    """The records that are there already and stand for what is asked; one that failed does not."""
+    standing: dict[Path, Record] = {}
+    for path, record in asked.items():
+        known = read_record(path)
+        if known is None or known["outcome"] == "failed":
+            continue
+        if other := other_setting(known, record):
+            raise ValueError(
+                f"{path} is of other settings: {other}. "
+                "Name another out or series, or make it again"
+            )
+        standing[path] = known
+    return standing
 
 
 def _in_words(record: Record) -> str:

@@ -39,7 +39,15 @@ def run_try(build: Build, record: Record, task: dict[str, Any]) -> None:
         except Exception as error:  # whatever it is, it belongs into the record
             text = f"{type(error).__name__}: {error}"[:500]
             record["message"] = "; ".join(filter(None, (record["message"], text)))
-            record["outcome"] = _kind(error)
+            record["outcome"] = _outcome(error)
+            if need := _need(error):
+                record["outcome"] = "host" if need["full"] == "below" else "oom"
+                if need["operator"]:
+                    record["need"] = {
+                        "operator": need["operator"],
+                        "bytes": int(need["bytes"]),
+                        "least_limit": int(need["least_limit"]),
+                    }
         with contextlib.suppress(Exception):
             attempt.add_peaks()
         write_record(path, record)
@@ -62,15 +70,18 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="lms-bench-parent", daemon=True).start()
 
 
-def _kind(error: Exception) -> str:
+def _need(error: Exception) -> dict[str, str]:
+    """What an error of LMS is about; empty of any other."""
+    try:
+        return dict(torch.ops.lms.need_of(str(error)))
+    except AttributeError:  # LMS is not loaded in a try without it
+        return {}
+
+
+def _outcome(error: Exception) -> str:
+    """Which memory an error of PyTorch is about: of some, only the words tell."""
     text = str(error)
-    of_host = (
-        "host arena",
-        "host memory",
-        "host_limit",
-        "cudaHostRegister",
-        "not enough memory: you tried to allocate",
-    )
+    of_host = ("cudaHostRegister", "not enough memory: you tried to allocate")
     if isinstance(error, MemoryError) or any(part in text for part in of_host):
         return "host"
     if isinstance(error, torch.OutOfMemoryError):
@@ -78,8 +89,8 @@ def _kind(error: Exception) -> str:
     return "oom" if "out of memory" in text or "ALLOC_FAILED" in text else "failed"
 
 
-class _Counting(saved_tensors_hooks):
-    """``save_on_cpu(pin_memory=True)`` that counts what it moves."""
+class CountingOffload(saved_tensors_hooks):
+    """``save_on_cpu`` that counts what it moves."""
 
     def __init__(self, pin: bool) -> None:
         self.to_host = self.to_device = 0
@@ -105,7 +116,7 @@ class _Try:
         self._device = torch.device(task["device"])
         self._cuda = self._device.type == "cuda"
         self._lms = record["method"].startswith("lms")
-        self._offload = _Counting(self._cuda) if record["method"] == "save_on_cpu" else None
+        self._offload = CountingOffload(self._cuda) if record["method"] == "save_on_cpu" else None
         self._losses: list[float] = []
 
     def run(self) -> None:

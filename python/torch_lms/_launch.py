@@ -1,4 +1,4 @@
-"""What reads raw pointers: Triton's and Inductor's launchers, compiled packages, CUDA graphs.
+"""What reads raw pointers: launchers of kernels, compiled packages, CUDA graphs, NCCL's own calls.
 
 A launcher gets an access scope, so that blocks are held for the launch alone. A launch only queues
 its kernel, but whatever moves its blocks afterwards waits for the same stream.
@@ -166,6 +166,54 @@ def _takes_constants(patches: Patches, how: Access) -> Callable[[Any], Any]:
     return make
 
 
+def _nested(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+    """Tensors, and those in lists and tuples."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _nested(value)
+        elif isinstance(value, torch.Tensor):
+            yield value
+
+
+def _passes_dispatcher(patches: Patches, how: Access, for_good: bool) -> Callable[[Any], Any]:
+    """Makes wrappers for functions that hand their arguments to kernels of no operator.
+
+    With ``for_good`` the arguments are kept: their streams need not be the current ones.
+    """
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not patches.active or how.tracing():
+                return original(*args, **kwargs)
+            # What operators make within, and hand to such a kernel, is held as well.
+            with how.scope(holds=True) as handed:
+                for tensor in _nested((*args, *kwargs.values())):
+                    (how.keep if for_good else how.access)(tensor)
+                    handed.append(tensor)
+                results = original(*args, **kwargs)
+                handed.extend(_nested((results,)))
+                return results
+
+        return wrapper
+
+    return make
+
+
+def _patch_bindings(patches: Patches, how: Access) -> None:
+    in_scope = _passes_dispatcher(patches, how, for_good=False)
+    for name in (
+        "_cuda_jiterator_compile_and_launch_kernel",
+        "_broadcast",
+        "_broadcast_coalesced",
+        "_broadcast_out",
+    ):
+        patches.replace(torch._C, name, in_scope)
+    kept = _passes_dispatcher(patches, how, for_good=True)
+    for name in ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"):
+        patches.replace(torch._C, f"_nccl_{name}", kept)
+
+
 def _patch_packages(patches: Patches, how: Access) -> None:
     runs, takes = _runs_package(patches, how), _takes_constants(patches, how)
     module = getattr(torch._C, "_aoti", None)
@@ -224,6 +272,7 @@ def patch(patches: Patches, how: Access) -> None:
     """Wraps the launchers of the modules that are loaded, and of the others as they come."""
     _patch_graphs(patches, how)
     _patch_packages(patches, how)
+    _patch_bindings(patches, how)
     # Triton's launchers ask each argument for data_ptr(), which is wrapped itself; Inductor's own
     # launcher need not.
     patches.when_imported(

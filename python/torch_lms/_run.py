@@ -91,7 +91,9 @@ def find_program(name: str) -> Path:
         ProgramError: there is none, or it is no Python program of this interpreter.
     """
     path = Path(name)
-    if path.exists() and (path.is_dir() or path.suffix or os.sep in name):
+    # A folder that happens to have a program's name (`yolo`) is none.
+    is_program = (path / "__main__.py").is_file() if path.is_dir() else bool(path.suffix)
+    if path.exists() and (is_program or os.sep in name):
         return path
     own = Path(sysconfig.get_path("scripts")) / name
     found = str(own) if own.is_file() else shutil.which(name)

@@ -138,6 +138,11 @@ def parse_device(value: Any) -> str:
             device = torch.device(text)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{value!r} is not a device: use 'cpu', 'cuda' or 'cuda:N'") from error
+    # PyTorch's index has eight bits, and takes as many of a larger one.
+    named = str(text).partition(":")[2] if isinstance(text, str) else ""
+    wanted = named or (str(text) if str(text).isdigit() else "")
+    if wanted and wanted != str(device.index):
+        raise ValueError(f"device {value!r} does not exist")
     if device.type == "cpu":
         return "cpu"
     if device.type != "cuda":
@@ -256,6 +261,16 @@ def parse_plan(value: Any) -> str:
         raise ValueError(f"{value!r} is not one of on, off, now") from None
 
 
+def parse_slices(value: Any) -> str:
+    """'auto', 'off' or 'always'; flags are understood as the first two."""
+    if isinstance(value, str) and value.strip().lower() in ("auto", "always"):
+        return value.strip().lower()
+    try:
+        return "auto" if parse_flag(value) else "off"
+    except ValueError:
+        raise ValueError(f"{value!r} is not one of auto, off, always") from None
+
+
 def parse_seconds(value: Any) -> float:
     """A number of seconds, at least 0."""
     try:
@@ -305,6 +320,19 @@ def _recompute(value: Any, earlier: Mapping[str, Any]) -> bool:
     # On the CPU code that PyTorch does not see may read tensors where they lie: what has been
     # evicted can still be read there, what has been dropped cannot.
     return earlier["device"] != "cpu" if value == "auto" else parse_flag(value)
+
+
+_DEFERRED = ("auto", "updates", "all", "random")
+
+
+def parse_deferred(value: Any) -> str:
+    """'true', 'false' (flags are understood), or one of ``_DEFERRED``."""
+    if isinstance(value, str) and value.strip().lower() in _DEFERRED:
+        return value.strip().lower()
+    try:
+        return str(parse_flag(value)).lower()
+    except ValueError:
+        raise ValueError(f"{value!r} is not one of true, false, {', '.join(_DEFERRED)}") from None
 
 
 def parse_cache(value: Any) -> str:
@@ -361,14 +389,26 @@ TABLE: tuple[Setting, ...] = (
             "auto: lms/plans in $XDG_CACHE_HOME or ~/.cache",
             "folder in which plans are kept (64 MiB at most), so that the same training begins "
             "planned when it is started again; off: they are forgotten"),
+    Setting("deferred_updates", "LMS_DEFERRED_UPDATES", "auto", lambda v, _: parse_deferred(v),
+            "auto: off",
+            "plans may have an optimizer's update of a weight run later than it is called, before "
+            "anybody looks at what it writes or changes what it reads; for tests: updates (all of "
+            "them wait), all (every operator in place that can), random (and some run at random)"),
     Setting("other_algorithms", "LMS_OTHER_ALGORITHMS", False, lambda v, _: parse_flag(v),
             "off",
             "where the algorithm that cuDNN chooses for a convolution needs more memory than the "
             "limit has for anything, the next one takes its place, as in PyTorch without LMS, with "
             "other bits than on a larger device; off: an error, with the limit that works"),
+    Setting("slices", "LMS_SLICES", "auto", lambda v, _: parse_slices(v),
+            "auto",
+            "operators whose parts are independent run part by part, with the same bits: auto: "
+            "where they do not fit as a whole; off: never; always: wherever they can, for tests"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "off",
             "what to say on standard error: off, info or debug"),
+    Setting("monitor", "LMS_MONITOR", False, lambda v, _: parse_flag(v),
+            "off",
+            "write once a second what LMS does to a small file of the user's own, for `lms top`"),
 )  # fmt: skip
 
 # Settings in force, resolved: bytes are ints, AUTOMATIC meaning that the library finds it out.
@@ -378,7 +418,7 @@ Settings = make_dataclass("Settings", [(row.name, Any) for row in TABLE], frozen
 def as_options(settings: Any) -> dict[str, str]:
     """What the operator ``lms::enable`` takes of resolved settings: options by name, as text."""
     values = {row.name: getattr(settings, row.name) for row in TABLE}
-    del values["log"]  # Python's own
+    del values["log"], values["monitor"]  # Python's own
     values["drop"] = values["stress"] == "drop"
     values["stress"] = bool(values["stress"])
     values["plan_at_once"] = values["plan"] == "now"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 from ._statistics import ALL, TABLE, Statistic
@@ -39,8 +40,9 @@ def _value(row: Statistic, value: int) -> str:
     return format_bytes(value) if row.unit == "bytes" else str(value)
 
 
-def format_summary(device: str | None, stats: Mapping[str, int]) -> str:
-    """The table for one device; says so if nothing is managed. Absent keys leave out their rows."""
+def format_summary(device: str | None, stats: Mapping[str, int], state: str = "") -> str:
+    """The table for one device; says so if nothing is managed. Absent keys leave out their rows.
+    `state`: whether its steps are planned, in words."""
     lines = [_rule("="), _line("LMS memory summary" + (f", device {device}" if device else ""))]
     if device is None:
         lines += [_line("nothing is managed: call torch_lms.enable()"), _rule("=")]
@@ -55,5 +57,8 @@ def format_summary(device: str | None, stats: Mapping[str, int]) -> str:
     for row in shown:
         if not row.columns and row.key in stats:
             lines.append(_pair(row.title, _value(row, stats[row.key])))
+    if state:
+        lines.append(_rule("-"))
+        lines += [_line(part) for part in textwrap.wrap(f"steps: {state}", _WIDTH - 4)]
     lines.append(_rule("="))
     return "\n".join(lines)

@@ -58,8 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not PROGRAM.is_file():
         if command not in ("", "-h", "--help"):
             print(
-                f"lms: there is no command {command!r} in this installation: plan, trace and "
-                "report need CLI11 when the package is built (libcli11-dev); wheels have them.\n"
+                f"lms: there is no command {command!r} in this installation: plan, trace, top "
+                "and report need CLI11 when the package is built (libcli11-dev); wheels have "
+                "them.\n"
                 f"There are:\n{own_help()}",
                 end="",
                 file=sys.stderr,

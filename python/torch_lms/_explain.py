@@ -1,0 +1,167 @@
+"""``torch_lms.explain()``: the statistics of a device in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ._learnt import LearntStep
+from ._summary import format_bytes
+
+Stats = Mapping[str, int]
+_MUCH = 0.1  # of the limit, or of a step: worth a line
+_ASLEEP = "nothing has had to leave"  # what the library says of such a device's steps
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of a device."""
+
+    device: str
+    stats: Stats
+    planning: bool = True  # the setting `plan`
+    learnt: LearntStep | None = None
+    state: str = ""  # whether steps are planned, in the library's words
+
+    @property
+    def pressed(self) -> bool:
+        """Something has had to leave since `enable()`, from before which the statistics go on."""
+        moved = self.stats["evictions"] or self.stats["drops"]
+        return bool(moved) and self.state != _ASLEEP
+
+    @property
+    def overhead(self) -> float | None:
+        """By which share a planned step is longer than its operators alone, as predicted."""
+        planned = self.stats["plan.predicted_us"] / 1e3
+        if not planned or self.learnt is None or self.learnt.in_memory_ms <= 0:
+            return None
+        return planned / self.learnt.in_memory_ms - 1
+
+
+def explain(situation: Situation) -> str:
+    """Sections of lines; the last is what would help, if anything would."""
+    stats = situation.stats
+    parts = [
+        (f"LMS on {situation.device}, limit {format_bytes(stats['limit'])}", _plan(situation)),
+        ("On the device", _memory(situation)),
+        ("Moved so far", _moved(situation)),
+        ("Limits", _limits(situation)),
+        ("What would help", _help(situation)),
+    ]
+    text = []
+    for title, lines in parts:
+        found = list(lines)
+        if found:
+            text.append("\n".join([title, *(f"  {line}" for line in found)]))
+    return "\n".join(text)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _plan(now: Situation) -> Iterator[str]:
+    stats = now.stats
+    if not now.pressed:
+        yield "Nothing has had to leave: what the tensors take fits. LMS only watches."
+    elif not now.planning:
+        yield "Plans are off (plan='off'): whatever is not there is waited for."
+    elif stats["plan.steps"]:
+        yield f"Planned: {stats['plan.steps']} steps have followed a plan."
+        if now.overhead is not None:
+            yield (
+                f"A step should take {stats['plan.predicted_us'] / 1e3:.1f} ms, "
+                f"{_percent(now.overhead)} more than its operators alone."
+            )
+    elif stats["plan.planned"]:
+        yield "A step has been planned; none has followed the plan to its end yet."
+    elif stats["plan.shapes"]:
+        yield "Not planned yet: a step has repeated, and its plan is being made, or none was found."
+    else:
+        yield "Not planned yet: no step has repeated. Until then every copy is waited for."
+    if now.pressed and now.planning and now.state not in ("", "planned"):
+        yield f"Now: {now.state}."
+    if stats["plan.divergences"]:
+        yield f"{stats['plan.divergences']} steps turned out to be others than planned."
+
+
+def _memory(now: Situation) -> Iterator[str]:
+    stats = now.stats
+    yield (
+        f"{format_bytes(stats['device.bytes.current'])} now, "
+        f"{format_bytes(stats['device.bytes.peak'])} at the most."
+    )
+    if stats["kept.bytes.current"]:
+        yield (
+            f"{format_bytes(stats['kept.bytes.current'])} of it stay until they die: a pointer to "
+            "them is out (data_ptr(), numpy(), DLPack, a slice of a storage, a collective, ...)."
+        )
+    if stats["pinned.bytes.current"]:
+        yield f"{format_bytes(stats['pinned.bytes.current'])} are in use by operators that run."
+    if now.learnt is not None and now.learnt.unmovable:
+        yield (
+            f"{format_bytes(now.learnt.unmovable)} of a step stay because no operator was seen to "
+            "use them."
+        )
+    below = stats["host.bytes.current"] + stats["file.bytes.current"]
+    where = "host memory" if stats["host.bytes.current"] else "the file"
+    if below:
+        yield f"{format_bytes(below)} lie in {where}, copies of what is on the device among them."
+    if stats["dropped.bytes.current"]:
+        yield f"{format_bytes(stats['dropped.bytes.current'])} are nowhere, to be computed again."
+
+
+def _moved(now: Situation) -> Iterator[str]:
+    stats = now.stats
+    if not now.pressed:
+        return
+    clean = f"{stats['evictions.clean']} of {stats['evictions']} evictions needed no copy"
+    yield (
+        f"{format_bytes(stats['bytes_out'])} out, {format_bytes(stats['bytes_in'])} in, "
+        f"{format_bytes(stats['bytes_remade'])} computed again; {clean}."
+    )
+
+
+def _limits(now: Situation) -> Iterator[str]:
+    learnt = now.learnt
+    if learnt is None:
+        return
+    yield (
+        f"The step that is known takes {format_bytes(learnt.in_memory_peak)} in memory: from that "
+        "limit on nothing would leave."
+    )
+    yield (
+        f"Below {format_bytes(learnt.least)} it cannot run: {learnt.least_operator} needs that at "
+        "once. Tensors below min_block come on top of both."
+    )
+
+
+def _help(now: Situation) -> Iterator[str]:
+    stats, learnt = now.stats, now.learnt
+    if not now.pressed:
+        return
+    if not now.planning:
+        yield "plan='on'."
+    elif not stats["plan.steps"]:
+        yield (
+            "Some more steps. If none is planned after twenty, they differ from each other: other "
+            "sizes, other operators, or something that runs only in some of them."
+        )
+    if stats["plan.divergences"] > _MUCH * stats["plan.steps"] and stats["plan.steps"]:
+        yield (
+            "Steps that are alike: pad or drop what has another size; log, validate and save less "
+            "often."
+        )
+    if now.overhead is not None and learnt is not None and now.overhead > _MUCH:
+        if stats["limit"] < learnt.in_memory_peak:
+            yield "A larger limit: it is the surest help. `lms plan` says how much."
+        if learnt.largest_list > stats["limit"] / 4:
+            yield (
+                f"torch_lms.step_in_backward(optimizer): {learnt.list_operator} goes through "
+                f"{format_bytes(learnt.largest_list)} at once."
+            )
+    if stats["kept.bytes.current"] > _MUCH * stats["limit"]:
+        yield "Fewer pointers: what is kept takes up the limit for as long as it lives."
+    below = stats["host.bytes.current"] + stats["file.bytes.current"]
+    if below > 0.75 * stats["host_limit"]:
+        yield "A larger host_limit: the tier below is nearly full, and copies are given up early."
