@@ -27,9 +27,15 @@ KEPT_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR", "LMS_DIR")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
+    config.addinivalue_line("markers", "cpu_only: of a module for several devices, one for the CPU")
+
+
+def _of_another_device(item: pytest.Item) -> bool:
+    return "cpu_only" in item.keywords and item.callspec.params["device"] != "cpu"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _of_another_device(item)]
     if torch.cuda.is_available():
         return
     for item in items:

@@ -8,7 +8,7 @@ returns tensors with the one value that all of their elements must have.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -177,8 +177,13 @@ class _Tensor:
         self.seen = {home}  # streams that come after it
 
 
-def random_program(seed: int, evict: Evict, steps: int = 120) -> Result:
-    """Allocates, copies, overwrites, records, evicts and frees at random, on four streams."""
+def random_program(
+    seed: int, evict: Evict, steps: int = 120, moves: Sequence[Evict] = ()
+) -> Result:
+    """Allocates, copies, overwrites, records, evicts and frees at random, on four streams.
+
+    ``moves``: what else moves a tensor's bytes, to be called as often as ``evict``.
+    """
     rng = random.Random(seed)
     streams = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(3))]
     alive: list[_Tensor] = []
@@ -212,6 +217,7 @@ def random_program(seed: int, evict: Evict, steps: int = 120) -> Result:
         stream = rng.choice([0, 0, 1, 2, 3])
         action = rng.choice(
             ["new", "copy", "copy", "read", "write", "free", "evict", "evict", "record"]
+            + ["move"] * 2 * len(moves)
         )
         with torch.cuda.stream(streams[stream]):
             if rng.random() < 0.3:
@@ -222,6 +228,8 @@ def random_program(seed: int, evict: Evict, steps: int = 120) -> Result:
             t = rng.choice(alive)
             if action == "evict":
                 evict(t.tensor)
+            elif action == "move":
+                rng.choice(moves)(t.tensor)
             elif action == "record":
                 t.tensor.record_stream(streams[stream])
                 t.recorded.add(stream)

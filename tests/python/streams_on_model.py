@@ -49,13 +49,31 @@ def evict_if_it_may(tensor: torch.Tensor) -> None:
     torch.ops.lms.evict(tensor)
 
 
+def copy_ahead(tensor: torch.Tensor) -> None:
+    """Begins a copy below, from which the tensor may leave later."""
+    torch.ops.lms.clean(tensor)
+
+
+def bring_ahead(tensor: torch.Tensor) -> None:
+    """Begins to bring it back."""
+    torch.ops.lms.fetch(tensor)
+
+
 @contextlib.contextmanager
-def managed(arena: bool) -> Iterator[None]:
+def managed(arena: bool, slices: str = "auto") -> Iterator[None]:
     """LMS with an arena or, under the least of limits, without."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     limit = "512MiB" if arena else "127MiB"
-    with torch_lms.managed(device="cuda", limit=limit, min_block="64KiB", host_limit="64MiB"):
+    # To verify it would wait for the copies, and hide races with them.
+    with torch_lms.managed(
+        device="cuda",
+        limit=limit,
+        min_block="64KiB",
+        host_limit="64MiB",
+        slices=slices,
+        verify=False,
+    ):
         yield
     races()
 
@@ -82,14 +100,37 @@ def test_program(program: Callable[..., programs.Result], arena: bool) -> None:
         check(program(send_away))
 
 
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
-def test_random_programs(arena: bool) -> None:
+def test_program_in_slices(program: Callable[..., programs.Result], arena: bool) -> None:
+    """Every fill and copy runs part by part, on what lies in host memory."""
+    with managed(arena, slices="always"):
+        check(program(evict_if_it_may))
+        assert torch_lms.memory_stats("cuda")["slices.operators"] > 0
+
+
+@pytest.mark.parametrize("slices", ["auto", "always"])
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+def test_random_programs(arena: bool, slices: str) -> None:
     """Random programs, first without LMS: there the program itself would be wrong."""
     for seed in range(int(os.environ.get("MODEL_CUDA_SEEDS", "12"))):
         check(programs.random_program(seed, leave_alone))
-        with managed(arena):
+        with managed(arena, slices):
             try:
                 check(programs.random_program(seed, evict_if_it_may))
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.parametrize("slices", ["auto", "always"])
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+def test_random_programs_that_move_ahead(arena: bool, slices: str) -> None:
+    """Copies out and back that are begun before anybody needs them, as plans have them."""
+    moves = [copy_ahead, bring_ahead]
+    for seed in range(int(os.environ.get("MODEL_CUDA_SEEDS", "12"))):
+        with managed(arena, slices):
+            try:
+                check(programs.random_program(seed, evict_if_it_may, moves=moves))
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}") from error
 
@@ -130,6 +171,54 @@ def test_unseen_read(how: str, arena: bool) -> None:
         torch.cuda._sleep(1000)
         unseen_read(x, into)
         check([(into, 1), (x, 1)])
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("on_side", [True, False], ids=["side", "main"])
+def test_unseen_read_of_what_was_copied_ahead(on_side: bool, arena: bool) -> None:
+    """It has left without a copy, as one was under way: whoever reads that waits for it."""
+    with managed(arena):
+        x, into = programs.large(1), programs.large(0)
+        torch.ops.lms.access(into)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side if on_side else None):
+            torch.cuda._sleep(1000)
+            assert torch.ops.lms.clean(x) == arena
+            assert torch.ops.lms.evict(x)
+            unseen_read(x, into)
+            if on_side:
+                torch.cuda.current_stream().synchronize()
+        check([(into, 1), (x, 1)])
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("then", ["dies", "leaves", "written", "resized"])
+def test_copied_ahead(then: str, arena: bool) -> None:
+    """What is being copied out dies, leaves, or is written, before the copy has ended.
+
+    Not in memory of PyTorch's allocator, which nobody hears of when it dies.
+    """
+    with managed(arena):
+        x = programs.large(1)
+        torch.cuda._sleep(1000)
+        assert torch.ops.lms.clean(x) == arena
+        expected: programs.Result = []
+        if then == "dies":
+            del x
+        elif then == "leaves":
+            assert torch.ops.lms.evict(x)
+            expected = [(x.clone(), 1), (x, 1)]
+        elif then == "written":
+            x.fill_(2.0)
+            torch.ops.lms.evict(x)
+            expected = [(x, 2)]
+        else:
+            x.untyped_storage().resize_(0)
+        others = [programs.large(9) for _ in range(3)]
+        torch.cuda.current_stream().synchronize()
+        check([*expected, *((other, 9) for other in others)])
+    check(expected)
 
 
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
@@ -236,7 +325,9 @@ def test_planned_loop() -> None:
 
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    with torch_lms.managed(device="cuda", limit=180 << 20, host_limit="600MiB", plan="now"):
+    with torch_lms.managed(
+        device="cuda", limit=180 << 20, host_limit="600MiB", plan="now", verify=False
+    ):
         for _ in range(14):
             step()
             torch_lms.step()

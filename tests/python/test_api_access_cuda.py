@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,28 @@ def absent_on(device: str) -> torch.Tensor:
     tensor = torch.arange(N, dtype=torch.int32, device=device).mul_(2)
     assert torch.ops.lms.state(tensor) == "absent"
     return tensor
+
+
+@pytest.mark.gpu
+def test_methods_of_storages_that_check_for_an_address() -> None:
+    """What has been dropped has none."""
+    with torch_lms.managed(limit="1GiB", min_block=1, device="cuda", stress="drop"):
+
+        def made() -> torch.Tensor:
+            tensor = torch.arange(N, dtype=torch.int32, device="cuda") * 2
+            assert torch.ops.lms.state(tensor) == "dropped"
+            return tensor
+
+        filled, source, target, cloned = made(), made(), made(), made()
+        expected = made().cpu()
+        filled.untyped_storage().fill_(1)
+        target.zero_().untyped_storage().copy_(source.untyped_storage())
+        copied = copy.deepcopy(cloned.detach())
+        clone = made().untyped_storage().clone()
+    assert torch.equal(filled.cpu(), torch.full((N,), 0x01010101, dtype=torch.int32))
+    assert torch.equal(target.cpu(), expected)
+    assert torch.equal(copied.cpu(), expected)
+    assert torch.equal(torch.empty(0, dtype=torch.int32, device="cuda").set_(clone).cpu(), expected)
 
 
 @pytest.mark.gpu

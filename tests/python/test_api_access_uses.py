@@ -183,12 +183,13 @@ ESCAPES = {"data_ptr", "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_"}
 BORROWS = {"__setitem__", "_byteswap", "_set_from_file", "_write_file"}
 BOTH = {"__getitem__"}  # a slice escapes
 FREES = {"resize_"}
+CHECKS = {"copy_", "fill_"}  # done by operators, once there is an address
 GIVES_OTHERS = {"_swap_data_ptr_", "_resize_with_addr_"}  # from PyTorch 2.15 on
 # Done by operators, or by methods above.
 BY_OTHERS = {
     "__copy__", "__deepcopy__", "__iter__", "_share_memory_", "_to", "bfloat16", "bool", "byte",
-    "byteswap", "char", "clone", "complex_double", "complex_float", "copy_", "cpu", "cuda",
-    "double", "fill_", "float", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "byteswap", "char", "clone", "complex_double", "complex_float", "cpu", "cuda",
+    "double", "float", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
     "float8_e5m2fnuz", "half", "hpu", "int", "long", "mps", "pin_memory", "share_memory_", "short",
     "to", "tolist", "type", "_data_ptr", "_deepcopy", "_getitem", "_resize_", "_setitem",
 }  # fmt: skip
@@ -206,7 +207,7 @@ NOTHING = {
     "is_sparse", "is_sparse_csr", "nbytes", "new", "pickle_storage_type", "resizable", "size",
     "untyped",
 }  # fmt: skip
-RAW = ESCAPES | BORROWS | BOTH | FREES | GIVES_OTHERS
+RAW = ESCAPES | BORROWS | BOTH | FREES | CHECKS | GIVES_OTHERS
 
 
 def test_every_method_of_a_storage_is_known() -> None:
@@ -249,6 +250,15 @@ OF_MODULE = {
     "_clear_storage_data_ptr_access_error_msg", "_const_dlpack_exchange_api",
     "_storage_throw_on_immutable_data_ptr", "_storage_throw_on_mutable_data_ptr",
 }  # fmt: skip
+# What may launch kernels that no operator announces.
+OF_LAUNCHERS = {
+    "_StaticCudaLauncher",  # in a CachingAutotuner, which is wrapped
+    "_broadcast", "_broadcast_coalesced", "_broadcast_out",
+    "_cuda_jiterator_compile_and_launch_kernel", "_get_backcompat_broadcast_warn",
+    "_nccl_all_gather", "_nccl_all_reduce", "_nccl_broadcast", "_nccl_init_rank", "_nccl_reduce",
+    "_nccl_reduce_scatter", "_nccl_unique_id", "_nccl_version", "_nccl_version_suffix",
+    "_set_backcompat_broadcast_warn",
+}  # fmt: skip
 
 
 def test_every_raw_way_to_a_tensor_is_known() -> None:
@@ -263,6 +273,9 @@ def test_every_raw_way_to_a_tensor_is_known() -> None:
         if name.startswith("_") and any(word in name.lower() for word in words)
     }
     assert ways - OF_MODULE == set(), "new ways to a tensor's memory?"
+    words = ("launch", "jiterator", "_nccl_", "_broadcast")
+    ways = {name for name in dir(torch._C) if any(word in name.lower() for word in words)}
+    assert ways - OF_LAUNCHERS == set(), "new ways past the dispatcher?"
     runners = {name for name in dir(torch._C._aoti) if name.startswith("AOTI")}
     known = {"__init__", "get_call_spec", "get_constant_names_to_dtypes", "get_metadata",
              "get_constant_names_to_original_fqns", "get_constant_fqns", "extract_constants_map",

@@ -150,6 +150,7 @@ def test_summary() -> None:
     text = torch_lms.memory_summary()
     assert len({len(line) for line in text.splitlines()}) == 1  # a table with straight edges
     assert "device cpu" in text and "48.0 MiB" in text and "evictions" in text
+    assert "steps: no step has come twice yet" in text
     assert block[0].item() == 2
 
 

@@ -94,8 +94,11 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "LMS_PLAN_SECONDS": "0.5",
         "LMS_RECOMPUTE": "on",
         "LMS_PLAN_CACHE": str(tmp_path / "plans"),
+        "LMS_DEFERRED_UPDATES": "ALL",
         "LMS_OTHER_ALGORITHMS": "on",
+        "LMS_SLICES": "always",
         "LMS_LOG": "debug",
+        "LMS_MONITOR": "1",
     }
     assert set(values) == {setting.variable for setting in _settings.TABLE}
     assert _settings.resolve({}, values) == _settings.Settings(
@@ -110,8 +113,11 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         plan_seconds=0.5,
         recompute=True,
         plan_cache=str(tmp_path / "plans"),
+        deferred_updates="all",
         other_algorithms=True,
+        slices="always",
         log="debug",
+        monitor=True,
     )
 
 
@@ -123,6 +129,19 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_plan_caches(given: object, folder: str) -> None:
     assert _settings.parse_cache(given) == folder
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [("auto", "auto"), (True, "true"), ("off", "false"), (0, "false"), ("Random", "random")],
+)
+def test_deferred_updates(given: object, mode: str) -> None:
+    assert _settings.parse_deferred(given) == mode
+
+
+def test_bad_deferred_updates() -> None:
+    with pytest.raises(ValueError, match="deferred_updates"):
+        _settings.resolve({"deferred_updates": "later", "device": "cpu"}, {})
 
 
 def test_a_bad_plan_cache() -> None:
@@ -188,6 +207,8 @@ def test_unknown_argument_names_the_valid_ones() -> None:
         {"device": "tpu"},
         {"device": "xla"},
         {"device": "cuda:4096"},
+        {"device": "cuda:128"},
+        {"device": 300},
         {"directory": "/no/such/folder"},
         {"directory": 3.5},
         {"stress": "maybe"},

@@ -47,6 +47,8 @@ def test_a_child_whose_parent_manages_is_refused_in_words() -> None:
         def work() -> bool:
             with pytest.raises(Exception, match="forked.*disable"):
                 _package().enable(device="cpu", limit="1MiB", min_block="4KiB")
+            assert not _package().is_enabled() and not _package().is_enabled("cpu")
+            assert _package().devices() == []
             return all(bool((x == i).all()) for i, x in enumerate(old))
 
         def disables_first() -> bool:

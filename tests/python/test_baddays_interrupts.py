@@ -10,7 +10,7 @@ import pytest
 import torch
 from stress import harness
 from stress.networks import Transformer
-from stress.probe import DEVICES, block, need, reference, same, send_away, state
+from stress.probe import DEVICES, block, reference, same, send_away, state
 from stress.registry import Result, data, labels, seed, summary
 from torch.nn import functional
 
@@ -85,7 +85,6 @@ def _plain(device: str, steps: int) -> dict[str, bytes]:
 @pytest.mark.parametrize("stress", [True, False], ids=["stress", "tight"])
 def test_interrupts_at_any_time(device: str, stress: bool) -> None:
     """SIGINT at many moments of a step; back to the checkpoint, and on: the same bits."""
-    need(device)
     expected = _plain(device, 6)
     settings: dict[str, Any] = {"stress": True} if stress else {"limit": "2MiB"}
     caught = 0
@@ -125,7 +124,6 @@ def test_interrupts_at_any_time(device: str, stress: bool) -> None:
 @pytest.mark.parametrize("where", ["forward", "backward", "kernel", "optimizer"])
 def test_exceptions(device: str, where: str) -> None:
     """An exception in each part of a step; nothing stays pinned, nothing is lost."""
-    need(device)
     expected = _plain(device, 4)
 
     def fail(*_: Any) -> None:
@@ -155,7 +153,6 @@ def test_exceptions(device: str, where: str) -> None:
 
 def test_kernel_that_fails_with_its_inputs_away(device: str) -> None:
     """An operator that refuses its arguments, and one that fails halfway in its work."""
-    need(device)
     with harness.managed(device) as package:
         x = block(64, 64, device=device)
         for attempt in (

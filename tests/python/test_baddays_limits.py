@@ -10,7 +10,7 @@ import pytest
 import torch
 from stress import harness
 from stress.networks import mlp
-from stress.probe import DEVICES, block, need, reference, same, state
+from stress.probe import DEVICES, block, reference, same, state
 from stress.registry import Result, data, seed, summary
 
 pytestmark = [
@@ -20,14 +20,9 @@ pytestmark = [
 OUT_OF_MEMORY = (torch.OutOfMemoryError,)
 
 
-def need_exact(device: str) -> None:
-    """Limits of a few KiB: PyTorch takes a GPU's memory in segments of 2 and of 20 MiB.
-
-    test_gpu_limits.py has these days in sizes that suit a GPU.
-    """
-    if device == "cuda":
-        pytest.skip("limits of a few KiB are below the granularity of PyTorch's CUDA allocator")
-    need(device)
+# Limits of a few KiB, which PyTorch's CUDA allocator cannot keep to: it takes memory in segments of
+# 2 and of 20 MiB. test_gpu_limits.py has these days in sizes that suit a GPU.
+exact = pytest.mark.cpu_only
 
 
 class Training:
@@ -61,9 +56,9 @@ def _plain(device: str, steps: int) -> dict[str, bytes]:
     return harness.bits_of(run.result())
 
 
+@exact
 def test_limit_below_the_largest_operator(device: str) -> None:
     """The error names operator, bytes and the smallest workable limit; a larger limit goes on."""
-    need_exact(device)
     expected = _plain(device, 4)
     with harness.managed(device, limit="64MiB") as package:
         run = Training(device)
@@ -87,9 +82,9 @@ def test_limit_below_the_largest_operator(device: str) -> None:
     assert same(a, reference(256, 128)) and same(b, reference(128, 256, value=3))
 
 
+@exact
 def test_the_error_names_the_operator_that_failed(device: str) -> None:
     """One operator needs three large blocks at once; its name and its bytes are in the text."""
-    need_exact(device)
     mib = 1 << 20
     with harness.managed(device, limit=8 * mib) as package:
         a, b = block(1024, 1024, device=device), block(1024, 1024, device=device, value=3)
@@ -99,6 +94,11 @@ def test_the_error_names_the_operator_that_failed(device: str) -> None:
         assert re.search(r"\bmm\b", text), f"the operator is not named: {text}"
         smallest = harness.smallest_workable_limit(caught.value)
         assert 12 * mib <= smallest < 16 * mib, text
+        facts = {"operator": "aten::mm", "least_limit": str(smallest), "full": "device"}
+        said = torch.ops.lms.need_of(f"before | then: {text}, and after")
+        assert {key: said[key] for key in facts} == facts
+        assert int(said["bytes"]) == 12 * mib
+        assert not torch.ops.lms.need_of("CUDA out of memory")
         assert same(a, reference(1024, 1024))
         assert same(b, reference(1024, 1024, value=3))
         with pytest.raises(OUT_OF_MEMORY):
@@ -111,9 +111,9 @@ def test_the_error_names_the_operator_that_failed(device: str) -> None:
         assert same(y, torch.mm(x, z))
 
 
+@exact
 def test_failing_step_can_be_repeated(device: str) -> None:
     """A step that ran out of memory halfway is done again under a larger limit: same bits."""
-    need_exact(device)
     expected = _plain(device, 5)
     with harness.managed(device, limit="64MiB") as package:
         run = Training(device)
@@ -129,9 +129,9 @@ def test_failing_step_can_be_repeated(device: str) -> None:
         harness.check_same(expected, harness.bits_of(run.result()), "after the repeated step")
 
 
+@exact
 def test_lower_budget_exhausted(device: str) -> None:
     """Host memory or disk full: an error that says which, and every byte still there."""
-    need_exact(device)
     mib = 1 << 20
     settings = {"limit": 8 * mib, "host_limit": 8 * mib}
     with harness.managed(device, **settings) as package:
@@ -157,11 +157,10 @@ def block_sum(index: int, device: str) -> torch.Tensor:
     return reference(512, 512, value=index).to(device).sum()
 
 
+@exact
+@pytest.mark.cpu_only
 def test_directory_that_cannot_be_written(device: str, tmp_path: object) -> None:
     """A file tier that has no place is refused when managing begins."""
-    need(device)
-    if device != "cpu":
-        pytest.skip("the file tier lies below CPU tensors")
     package = harness.lms()
     with pytest.raises((RuntimeError, ValueError, OSError)) as caught:
         package.enable(device="cpu", directory=f"{tmp_path}/no/such/place")
@@ -175,7 +174,6 @@ def test_directory_that_cannot_be_written(device: str, tmp_path: object) -> None
 
 def test_disable_with_blocks_out(device: str) -> None:
     """Everything returns; reads need no LMS any more; what is below is given back."""
-    need_exact(device)
     package = harness.lms()
     before = torch.Tensor.data_ptr, torch.Tensor.numpy
     package.enable(device=device, min_block="4KiB", limit="4MiB")
@@ -195,9 +193,9 @@ def test_disable_with_blocks_out(device: str) -> None:
     package.disable()  # again: no harm
 
 
+@exact
 def test_enable_again_after_disable(device: str) -> None:
     """Rounds of managing over the same tensors, and new ones."""
-    need(device)
     x, plain = reference(256, 256).to(device), reference(256, 256).to(device)
     for _ in range(3):
         with harness.managed(device, stress=True) as package:
@@ -214,7 +212,7 @@ FAILING: dict[str, Callable[[torch.Tensor], object]] = {
     "unique": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
     "sort": lambda x: torch.sort(x.view(-1)),
     "svd": lambda x: torch.linalg.svd(x),
-    "cat": lambda x: torch.cat([x] * 4),
+    "cat": lambda x: torch.cat([x.t()] * 4),  # not in slices
     "list": lambda x: torch._foreach_mul([x] * 4, 2.0),
     "nonzero": lambda x: x.nonzero(),
     "convolution": lambda x: torch.nn.functional.conv2d(x[None, None], x[None, None, :3, :3]),
@@ -225,7 +223,6 @@ FAILING: dict[str, Callable[[torch.Tensor], object]] = {
 
 def test_more_is_there_than_both_limits_hold(device: str) -> None:
     """Then enable() takes what it can get, and it is the next operator that says so."""
-    need_exact(device)
     with harness.managed(device, limit="1GiB"):
         held = [block(128, 128, device=device, value=i) for i in range(8)]  # 64 KiB each
     with harness.managed(device, limit="128KiB", host_limit="64KiB") as package:
@@ -239,9 +236,9 @@ def test_more_is_there_than_both_limits_hold(device: str) -> None:
 
 
 @pytest.mark.parametrize("how", FAILING)
+@exact
 def test_out_of_memory_leaves_no_pins(device: str, how: str) -> None:
     """After failures in the middle of an operator everything may still leave, and work goes on."""
-    need_exact(device)
     with harness.managed(device, limit="1GiB") as package:
         x = block(256, 256, device=device)  # 256 KiB
         package.enable(limit="384KiB", min_block="4KiB", device=device)

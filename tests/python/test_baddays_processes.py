@@ -12,7 +12,7 @@ import pytest
 import torch
 from stress import harness
 from stress.children import environment, in_child, run_script
-from stress.probe import block, need, reference, same, send_away
+from stress.probe import block, reference, same, send_away
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -63,7 +63,6 @@ def _script(device: str, body: str) -> str:
 @pytest.mark.parametrize("device", DEVICES)
 def test_exit_with_blocks_out(device: str, ending: str) -> None:
     """Status 0 and not a word on standard error."""
-    need(device)
     harness.lms()
     done = run_script(_script(device, ENDINGS[ending]))
     assert done.returncode == 0, done.stderr
@@ -76,7 +75,6 @@ def test_exit_with_blocks_out(device: str, ending: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_uncaught_exception_ends_as_usual(device: str) -> None:
     """The user's own traceback, status 1, and nothing of ours."""
-    need(device)
     harness.lms()
     done = run_script(_script(device, "raise ValueError('the user made a mistake')"))
     assert done.returncode == 1
@@ -87,7 +85,6 @@ def test_uncaught_exception_ends_as_usual(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_interrupt_and_termination(device: str) -> None:
     """Ctrl-C and SIGTERM end a working process promptly, as they do without us."""
-    need(device)
     harness.lms()
     body = """
     while True:

@@ -89,7 +89,7 @@ def _until_it_runs(
             named = _named(error)
             assert named > limits[-1], f"refused under {limits[-1]}: {error}"
             limits.append(named)
-        package.enable(device="cpu", min_block="4KiB", limit=limits[-1])  # type: ignore[attr-defined]
+        package.enable(device="cpu", min_block="4KiB", limit=limits[-1], slices="off")  # type: ignore[attr-defined]
     raise AssertionError(f"{limits} were not enough")
 
 
@@ -118,7 +118,7 @@ def test_the_limit_that_the_error_names_works(seed: int) -> None:
             if chance.random() < 0.5:
                 kept.data_ptr()
             settings = {"host_limit": 4 * UNIT} if full else {}
-            package.enable(device="cpu", min_block="4KiB", limit=limit, **settings)
+            package.enable(device="cpu", min_block="4KiB", slices="off", limit=limit, **settings)
             got, limits = _until_it_runs(package, limit, lambda k=kind, t=tensors: k(*t))
             assert same(got, wanted), limits
             del others
@@ -127,7 +127,7 @@ def test_the_limit_that_the_error_names_works(seed: int) -> None:
 def test_the_named_limit_is_the_smallest() -> None:
     with harness.managed("cpu", limit=UNIT * 40) as package:
         x = _tensor(20, 1.0)
-        package.enable(device="cpu", min_block="4KiB", limit=39 * UNIT)
+        package.enable(device="cpu", min_block="4KiB", limit=39 * UNIT, slices="off")
         with pytest.raises(torch.OutOfMemoryError) as caught:
             x * 2
         assert _named(caught.value) == 40 * UNIT
@@ -141,6 +141,7 @@ def test_a_full_file_is_what_the_error_is_about() -> None:
             held.append(_tensor(2, 0.0))
         text = str(caught.value)
         assert "is full" in text and "smallest limit" not in text, text
+        assert torch.ops.lms.need_of(text)["full"] == "below"
         assert _named(caught.value) == 10 * UNIT, text
 
 

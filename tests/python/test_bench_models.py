@@ -11,6 +11,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lab"))
 
+from bench_support import CPU, one_thread  # noqa: E402, F401
+
 from bench import weights  # noqa: E402
 from bench.memory import LiveBytes  # noqa: E402
 from bench.models.blocks import parameter_count  # noqa: E402
@@ -22,18 +24,6 @@ from bench.models.resnet import resnet50  # noqa: E402
 from bench.models.unet3d import UNet3d, dice_loss  # noqa: E402
 from bench.steps import STEPS, StepOptions, build  # noqa: E402
 from bench.timing import run_steps  # noqa: E402
-
-CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny steps lose more to waiting for threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
 
 TINY = StepOptions(tiny=True)
 

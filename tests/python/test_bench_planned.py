@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -13,20 +12,20 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lab"))
 
-from bench_support import CPU, FACTS, GIB, STEP, record, request, setting  # noqa: E402
+from bench_support import (  # noqa: E402, F401
+    CPU,
+    FACTS,
+    GIB,
+    STEP,
+    one_thread,
+    record,
+    request,
+    setting,
+)
 
 from bench import methods, planned, records, run, worker  # noqa: E402
 from bench.steps import StepOptions, build, takes_branch  # noqa: E402
 from bench.suites import DETERMINISTIC, SUITES, WANTED, Job, Run, Suite  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny steps lose more to waiting for threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_lms_swap_waits_for_the_plan_and_then_times(fake_lms, tmp_path):
@@ -413,14 +412,6 @@ def test_command_line_of_suites_and_steps():
     assert len(run._chosen(given).jobs) == 4
 
 
-def lms_plans() -> bool:
-    try:
-        return hasattr(importlib.import_module("torch_lms"), "wait_for_plan")
-    except (ImportError, OSError):
-        return False
-
-
-@pytest.mark.skipif(not lms_plans(), reason="torch_lms is not built here")
 @pytest.mark.parametrize(("suite", "method"), [("planned", "lms-swap"), ("recompute", "lms")])
 def test_the_real_engine_plans_a_tiny_step_and_keeps_the_bits(tmp_path, suite, method):
     ratio = "1.25" if method == "lms-swap" else "1.5"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_builder import build
@@ -21,6 +23,18 @@ from torch_lms._bench_timeline import longest_gaps, merged
 
 def describe(size: int) -> dict[str, object]:
     return {"batch": size, "sides": [16, 16], "unit": "MP", "per_step": 0.5}
+
+
+def assert_fields_are_listed(record: dict[str, Any]) -> None:
+    """C++ reads records by the list in lab/records/fields.h."""
+    root = Path(__file__).resolve().parents[2]
+    listed = re.findall(r'visit\("([^"]+)"', (root / "lab/records/fields.h").read_text())
+    objects = {name.split(".")[0] for name in listed if "." in name}
+    written = {"schema"}
+    for name, value in record.items():
+        inside = isinstance(value, dict) and name in objects
+        written |= {f"{name}.{key}" for key in value} if inside else {name}
+    assert written <= {"schema", *listed}
 
 
 def test_records_of_every_method_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +67,8 @@ def test_records_of_every_method_agree(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(plain["steps"]) == 2
     assert plain["rate"]["mean"] == pytest.approx(1 / sum(plain["steps"]))
     assert not any("partial" in record for record in records)
+    for record in records:
+        assert_fields_are_listed(record)
     assert "not settled" in lms["message"]
     path = tmp_path / "user" / "batch" / "lms.64.json"
     written = json.loads(path.read_text())
@@ -95,6 +111,7 @@ def test_an_impossible_cap_is_out_of_memory(tmp_path: Path) -> None:
         build, [64], methods=["lms"], cap="64KiB", device="cpu", out=tmp_path, min_block="4KiB"
     )
     assert record["outcome"] == "oom", record["message"]
+    assert_fields_are_listed(record)
 
 
 def test_a_record_is_whole_or_as_it_was(tmp_path: Path) -> None:

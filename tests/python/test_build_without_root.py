@@ -14,10 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 def test_headers_come_from_pip_or_from_the_tree(tmp_path: Path) -> None:
-    pytest.importorskip("nlohmann_json")
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin")
-    if cmake is None or shutil.which("g++") is None:
-        pytest.skip("no cmake or no g++ here")
+    assert cmake is not None
     source = tmp_path / "source"  # without .vendor/
     source.mkdir()
     for name in ("CMakeLists.txt", "cmake", "src", "include", "python", "tests", "tools", "lab"):

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 import torch_lms
 from torch_lms import _library, _settings, _statistics
@@ -27,10 +26,6 @@ def reference():
 
 
 def test_the_page_is_what_the_code_says():
-    pinned = (ROOT / "tools" / "requirements" / "torch.txt").read_text()
-    version = torch.__version__.split("+")[0]
-    if f"torch=={version}\n" not in pinned:
-        pytest.skip(f"{version} is not the pinned PyTorch, whose operators the page lists")
     script = reference()
     assert script.page() == script.PATH.read_text(), "make reference writes it anew"
 

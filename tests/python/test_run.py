@@ -118,6 +118,9 @@ def test_an_installed_program(script, tmp_path: Path) -> None:
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     ran = run("--limit", "64MiB", "--", "nnTrain", "3d", PATH=path)
     assert ran.stdout == "['cpu'] 64 ['3d'] __main__\n", ran.stderr
+    script("", "here/nnTrain/results.txt")  # a folder of the program's name, as it may leave one
+    ran = run("--limit", "64MiB", "--", "nnTrain", "3d", PATH=path, cwd=tmp_path / "here")
+    assert ran.stdout == "['cpu'] 64 ['3d'] __main__\n", ran.stderr
 
 
 def test_programs_of_others_are_refused(script, tmp_path: Path, monkeypatch) -> None:

@@ -10,18 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from ranks_program import COUNTS, programs
 from stress import harness
 
 HERE = Path(__file__).resolve().parent
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not dist.is_available() or not dist.is_gloo_available(),
-        reason="this PyTorch was built without gloo",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
 def _torchrun(ranks: int, folder: Path, what: str, seconds: float) -> tuple[int, str]:
@@ -41,8 +34,11 @@ def _torchrun(ranks: int, folder: Path, what: str, seconds: float) -> tuple[int,
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_bits_of_every_rank_are_those_of_plain_pytorch(ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ranks", "deferred"), [(2, "auto"), (4, "auto"), (2, "all")])
+def test_bits_of_every_rank_are_those_of_plain_pytorch(
+    ranks: int, deferred: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMS_DEFERRED_UPDATES", deferred)
     status, output = _torchrun(ranks, tmp_path, "all", 600)
     lines = re.findall(r"rank (\d) (\w+) (\w+): (\w+), \w+ (\w+)", output)
     assert status == 0, output[-4000:]

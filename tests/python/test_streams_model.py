@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from torch_lms._library import library_path
 
@@ -16,8 +17,9 @@ LIBRARY = library_path().resolve().parent / "libmodel_cuda.so"
 
 def test_on_the_model() -> None:
     """A process in which the model is the CUDA runtime."""
-    if not LIBRARY.exists() or b"model_cuda_races" not in LIBRARY.read_bytes():
-        pytest.skip("the model knows CUDA 13 alone, and this PyTorch is built for another, or none")
+    if (torch.version.cuda or "").partition(".")[0] != "13":
+        pytest.skip(f"the model knows CUDA 13 alone; this PyTorch is for {torch.version.cuda}")
+    assert b"model_cuda_races" in LIBRARY.read_bytes(), "ninja lms_model_cuda builds it"
     tests = Path(__file__).with_name("streams_on_model.py")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(tests)],

@@ -15,7 +15,6 @@ from stress.compare import bits_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab"))
 
-pytest.importorskip("expecttest", reason="PyTorch's operator samples import it")
 from bench import opinfo, opinfo_cases  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -75,8 +74,19 @@ def test_only_plain_runs_clear_a_difference() -> None:
         return [torch.zeros(4)]
 
     expected = bits_of([torch.zeros(4)])
-    assert opinfo.varies(None, moody, None, expected)  # type: ignore[arg-type]
-    assert not opinfo.varies(None, steady, None, expected)  # type: ignore[arg-type]
+    which = opinfo.varies(None, moody, None, expected, "cpu")  # type: ignore[arg-type]
+    assert which == "plain run 51"
+    assert not opinfo.varies(None, steady, None, expected, "cpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+def test_disturbed_runs_are_plain_runs() -> None:
+    """Operators within, of the backward pass as well, give what they give alone."""
+    x = torch.arange(4096.0, device="cuda", requires_grad=True)
+    alone = torch.autograd.grad((x.sin() * x).sum(), x)[0]
+    with opinfo.disturbance("cuda"):
+        disturbed = torch.autograd.grad((x.sin() * x).sum(), x)[0]
+    assert torch.equal(alone, disturbed)
 
 
 def test_shards_cover_everything_once() -> None:

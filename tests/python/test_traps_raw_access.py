@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from stress import harness
-from stress.probe import DEVICES, block, need, reference, same, send_away, state
+from stress.probe import block, reference, same, send_away, state
 from torch import multiprocessing
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -168,8 +168,6 @@ def test_distributed_buckets_cpu() -> None:
 @pytest.mark.gpu
 def test_triton_kernel_over_absent_blocks() -> None:
     """A raw launch whose arguments are all away."""
-    need("cuda")
-    pytest.importorskip("triton")
     from stress.accelerated import axpy
 
     with harness.managed("cuda"):
@@ -192,7 +190,6 @@ def test_triton_kernel_over_absent_blocks() -> None:
 @pytest.mark.parametrize("how", ["dlpack", "interface", "pointer"])
 def test_pointers_on_the_gpu(how: str) -> None:
     """A device pointer that was handed out keeps reading and writing the live bytes."""
-    need("cuda")
     with harness.managed("cuda", stress=True):
         x, plain = block(*SHAPE, device="cuda"), reference(*SHAPE)
         if how == "dlpack":
@@ -232,7 +229,6 @@ def _consume(queue: object, back: object) -> None:
 @pytest.mark.gpu
 def test_cuda_ipc() -> None:
     """A block that another process has mapped stays in place."""
-    need("cuda")
     context = multiprocessing.get_context("spawn")
     queue, back = context.SimpleQueue(), context.SimpleQueue()
     with harness.managed("cuda", stress=True):
@@ -250,7 +246,6 @@ def test_cuda_ipc() -> None:
 @pytest.mark.gpu
 def test_graph_capture_keeps_its_blocks() -> None:
     """What a captured graph reads by address stays there for the graph's life."""
-    need("cuda")
     with harness.managed("cuda", stress=True) as package:
         x, w = block(64, 64, device="cuda"), block(64, 64, device="cuda", value=5)
         plain_x, plain_w = x.clone(), w.clone()
@@ -273,12 +268,10 @@ def test_graph_capture_keeps_its_blocks() -> None:
             assert same(y, (plain_x * (step + 1) @ plain_w).relu())
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_pinned_batches_are_left_alone(device: str) -> None:
     """Pinned memory of a data loader is no block of ours, and stays pinned."""
-    need("cuda" if device == "cuda" else "cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("pinning needs a CUDA device")
     with harness.managed(device, stress=True):
         batch = reference(*SHAPE).pin_memory()
         (batch * 2).sum()

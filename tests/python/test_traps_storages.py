@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from stress import harness
-from stress.probe import DEVICES, block, need, reference, same, send_away, state
+from stress.probe import DEVICES, block, reference, same, send_away, state
 
 pytestmark = [
     pytest.mark.parametrize("device", DEVICES),
@@ -36,7 +36,6 @@ SHAPE = (64, 96)
 )
 def test_views(device: str, view: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A view follows its storage out and back; reads through either bring back both."""
-    need(device)
     with harness.managed(device):
         x, plain = block(*SHAPE, device=device), reference(*SHAPE)
         part = view(x)
@@ -50,7 +49,6 @@ def test_views(device: str, view: Callable[[torch.Tensor], torch.Tensor]) -> Non
 
 def test_write_through_a_view(device: str) -> None:
     """A write through one view shows in the base and in the other views."""
-    need(device)
     with harness.managed(device):
         x, plain = block(*SHAPE, device=device), reference(*SHAPE)
         views, plain_views = (x.t(), x[4:9], x.view(-1)), (plain.t(), plain[4:9], plain.view(-1))
@@ -65,7 +63,6 @@ def test_write_through_a_view(device: str) -> None:
 
 def test_shared_storage_outlives_its_first_owner(device: str) -> None:
     """Keyed by storage: the first tensor dies while the block is out."""
-    need(device)
     with harness.managed(device):
         x, plain = block(*SHAPE, device=device), reference(*SHAPE)
         part = x[10:20]
@@ -76,7 +73,6 @@ def test_shared_storage_outlives_its_first_owner(device: str) -> None:
 
 def test_block_dies_while_out(device: str) -> None:
     """A dead block gives back what it held; a new one at its address is not taken for it."""
-    need(device)
     with harness.managed(device) as package:
         keep = block(*SHAPE, device=device)
         before = package.memory_stats(device)["blocks.current"]
@@ -92,7 +88,6 @@ def test_block_dies_while_out(device: str) -> None:
 
 def test_resize(device: str) -> None:
     """``resize_`` of an absent block keeps its first bytes."""
-    need(device)
     with harness.managed(device):
         x, plain = block(*SHAPE, device=device), reference(*SHAPE)
         send_away(x)
@@ -110,7 +105,6 @@ def test_resize(device: str) -> None:
 
 def test_set(device: str) -> None:
     """``set_`` onto an absent block, and away from one."""
-    need(device)
     with harness.managed(device):
         x, y = block(*SHAPE, device=device), block(*SHAPE, device=device, value=5)
         send_away(x)
@@ -125,7 +119,6 @@ def test_set(device: str) -> None:
 
 def test_data_assignment(device: str) -> None:
     """``.data =`` with both sides away."""
-    need(device)
     with harness.managed(device):
         weight = torch.nn.Parameter(block(*SHAPE, device=device))
         y = block(*SHAPE, device=device, value=5)
@@ -142,7 +135,6 @@ def test_data_assignment(device: str) -> None:
 
 def test_version_counter_is_untouched(device: str) -> None:
     """Moves are not writes: autograd's check still accepts, and still refuses."""
-    need(device)
     with harness.managed(device):
         x = block(*SHAPE, device=device).requires_grad_()
         y = x.exp()
@@ -188,7 +180,6 @@ def _step(x: torch.Tensor) -> None:
 @pytest.mark.parametrize("how", WRITES)
 def test_in_place_change_after_the_copy(device: str, how: str) -> None:
     """A copy below is valid only until the next write, whichever way that write takes."""
-    need(device)
     plain = reference(*SHAPE)
     WRITES[how](plain)
     with harness.managed(device) as package:
@@ -207,7 +198,6 @@ def test_in_place_change_after_the_copy(device: str, how: str) -> None:
 
 def test_lazily_conjugated_and_negated(device: str) -> None:
     """The lazy bits live in the tensor and not in the storage."""
-    need(device)
     with harness.managed(device):
         x = torch.view_as_complex(block(48, 48, 2, device=device))
         plain = torch.view_as_complex(reference(48, 48, 2))
@@ -225,7 +215,6 @@ def test_lazily_conjugated_and_negated(device: str) -> None:
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_sparse(device: str, layout: str) -> None:
     """Values and indices of sparse tensors, under full stress."""
-    need(device)
     dense = reference(*SHAPE).relu()
     expected = torch.mm(dense.to(device).to_sparse(), reference(96, 8).to(device))
     with harness.managed(device, stress=True):
@@ -242,11 +231,10 @@ def test_sparse(device: str, layout: str) -> None:
             assert same(kept.coalesce().values(), dense[dense != 0])
 
 
+@pytest.mark.cpu_only
 def test_quantised(device: str) -> None:
-    """A quantised storage gives the right bytes, wherever it is."""
-    need(device)
-    if device == "cuda":
-        pytest.skip("PyTorch has no per-row quantised kernels to compare with on CUDA")
+    """A quantised storage gives the right bytes, wherever it is. (PyTorch's CUDA has no per-row
+    quantised kernels to compare with.)"""
     plain = torch.quantize_per_tensor(reference(*SHAPE), 0.05, 3, torch.qint8)
     with harness.managed(device, stress=True):
         q = torch.quantize_per_tensor(block(*SHAPE, device=device), 0.05, 3, torch.qint8)
@@ -257,7 +245,6 @@ def test_quantised(device: str) -> None:
 
 def test_distributed_tensor(device: str) -> None:
     """DTensor over a mesh of one: a wrapper whose local part moves."""
-    need(device)
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 

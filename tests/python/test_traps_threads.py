@@ -12,7 +12,7 @@ import pytest
 import torch
 from stress import harness
 from stress.networks import mlp
-from stress.probe import DEVICES, block, need, reference, same, send_away
+from stress.probe import DEVICES, block, reference, same, send_away
 from stress.registry import seed
 
 pytestmark = [
@@ -42,7 +42,6 @@ def _together(*works: object) -> None:
 
 def test_one_block_used_and_evicted_by_several_threads(device: str) -> None:
     """Readers always see whole, right bytes, while another thread sends the block away."""
-    need(device)
     with harness.managed(device) as package:
         x = block(256, 256, device=device)
         expected = reference(256, 256) * 2
@@ -66,7 +65,6 @@ def test_one_block_used_and_evicted_by_several_threads(device: str) -> None:
 
 def test_writes_from_several_threads_are_all_kept(device: str) -> None:
     """Each thread adds to rows of its own; no write is lost to an eviction beside it."""
-    need(device)
     with harness.managed(device):
         x = torch.zeros(64, 1024, device=device).add_(0)
         done = threading.Event()
@@ -90,11 +88,9 @@ def test_writes_from_several_threads_are_all_kept(device: str) -> None:
         assert same(x, torch.full((64, 1024), 100.0))
 
 
+@pytest.mark.cpu_only
 def test_raw_reads_while_the_block_comes_and_goes(device: str) -> None:
     """A CPU block stays readable at its address at every moment of its moves."""
-    need(device)
-    if device != "cpu":
-        pytest.skip("addresses of GPU blocks change")
     import ctypes
 
     with harness.managed("cpu"):
@@ -122,7 +118,6 @@ def test_raw_reads_while_the_block_comes_and_goes(device: str) -> None:
 
 def test_backward_threads(device: str) -> None:
     """Several backward passes over one set of weights, from several threads."""
-    need(device)
 
     def run() -> list[torch.Tensor]:
         seed()
@@ -142,7 +137,6 @@ def test_backward_threads(device: str) -> None:
 
 def test_saved_tensors_are_away_between_two_walks(device: str) -> None:
     """retain_graph: everything that the graph holds leaves between the walks."""
-    need(device)
     seed()
     plain = mlp().to(device)
     x = reference(32, 64).to(device)
@@ -162,7 +156,6 @@ def test_saved_tensors_are_away_between_two_walks(device: str) -> None:
 
 def test_hook_that_evicts(device: str) -> None:
     """A hook in mid-backward that sends everything away: what is in use stays."""
-    need(device)
     seed()
     plain = mlp().to(device)
     x = reference(32, 64).to(device)
@@ -224,11 +217,9 @@ print("evicted", torch_lms.memory_stats("cpu")["evictions"] > 100)
 """
 
 
+@pytest.mark.cpu_only
 def test_an_operator_that_keeps_the_interpreter_waits_for_room(device: str) -> None:
     """`UntypedStorage.fill_` keeps Python's lock, which the operators it waits for need."""
-    need(device)
-    if device != "cpu":
-        pytest.skip("threads wait for room in the same place on every device")
     harness.lms()
     assert _outcome(FILL) == "evicted True\n"
 
@@ -275,6 +266,5 @@ def test_enable_and_disable_between_operators_of_other_threads(device: str) -> N
 
     (Beside running operators it cannot: PyTorch's dispatch tables may not change under them.)
     """
-    need(device)
     harness.lms()
     assert _outcome(TOGGLE, device) == "wrong 0 evicted True\n"

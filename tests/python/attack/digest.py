@@ -19,8 +19,8 @@ _SCRATCH_BYTES = 1 << 20
 class Reader:
     """Makes digests. To be made while LMS is off, so that its scratch memory stays unmanaged."""
 
-    def __init__(self, bytes_: int = _SCRATCH_BYTES) -> None:
-        self._scratch = torch.zeros(bytes_, dtype=torch.uint8)
+    def __init__(self, bytes_: int = _SCRATCH_BYTES, pinned: bool = False) -> None:
+        self._scratch = torch.zeros(bytes_, dtype=torch.uint8, pin_memory=pinned)
         self._bytes = memoryview(self._scratch.numpy())
 
     def read(self, names: Mapping[str, Any]) -> Digests:

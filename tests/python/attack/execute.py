@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from . import beside
 from .digest import Digests, Reader, differences
 from .program import Action, Program, listing, with_units
 from .world import namespace
 
 _NAME = re.compile(r"[a-z]\d+")
 _FLOOR = re.compile(r"smallest limit that could work here is [^(]*\((\d+) bytes\)")
-_ENOUGH = 1 << 30
+ENOUGH = 1 << 30  # bytes: no program is given more
 _RESTARTS = 8
 _GROWTHS = 6
 _PLAIN_RUNS = 12
@@ -35,7 +36,10 @@ class Wrong(BaseException):
 
 
 class NoRoom(BaseException):
-    """LMS ran out of memory in a line that cannot be run again alone."""
+    """LMS ran out of memory in a line that cannot be run again alone.
+
+    ``floor``: the smallest limit that its error names, without what lies beside it.
+    """
 
     def __init__(self, text: str, floor: int) -> None:
         super().__init__(text)
@@ -177,11 +181,12 @@ class ManagedRun(Run):
         }
         self.factor = factor
         self.least = 0
-        self.settings["host_limit"] = self.scaled(program.settings.host_limit)
+        self.base = beside.base(program)
+        self.settings["host_limit"] = min(int(program.settings.host_limit * factor), ENOUGH)
         self.limits(program.settings.limit)
 
     def scaled(self, limit: int) -> int:
-        return max(min(int(limit * self.factor), _ENOUGH), self.least)
+        return max(min(int(limit * self.factor), ENOUGH) + self.base, self.least)
 
     def limits(self, limit: int) -> None:
         before = self.settings.get("limit")
@@ -224,7 +229,7 @@ class ManagedRun(Run):
                     return type(error).__name__
             floor = self.floor_of(text)
             if not pure or self.grown == _GROWTHS:
-                raise NoRoom(text, floor)
+                raise NoRoom(text, floor - self.base)
             self.grown += 1
             self.least = max(floor, int(self.settings["limit"] * 1.5))
             self.settings["host_limit"] *= 2
@@ -233,7 +238,7 @@ class ManagedRun(Run):
     def floor_of(self, text: str) -> int:
         """The smallest limit that an error names; it has to be more than there is."""
         limit = self.settings["limit"]
-        if limit >= _ENOUGH:
+        if limit >= ENOUGH + self.base:
             raise Wrong("memory", f"{self.ran}: {text}")
         found = _FLOOR.search(text)
         if found is None:
@@ -270,6 +275,16 @@ def varies(program: Program, reader: Reader, expected: Trail) -> bool:
         if run_plain(program, reader) != expected:
             return True
     return False
+
+
+def takes_plainly(program: Program, reader: Reader) -> int:
+    """Most bytes of a GPU that a plain run has allocated at once; 0 on the CPU, which does not
+    say."""
+    if program.device == "cpu":
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    run_plain(program, reader)
+    return int(torch.cuda.max_memory_allocated())
 
 
 class _Watched(Run):
@@ -354,7 +369,7 @@ def run_managed(
                     raise Wrong("memory", f"at {factor} times the limit: {error}") from None
                 refused = refused or str(error)
                 factor = max(factor * 2, 1.01 * error.floor / program.settings.limit)
-                factor = factor if turn < _RESTARTS - 2 else float(_ENOUGH)
+                factor = factor if turn < _RESTARTS - 2 else float(ENOUGH)
     except Wrong as error:
         if not (error.kind in ("figure", "needless") and known(error.kind)):
             return Verdict(error.kind, error.text)

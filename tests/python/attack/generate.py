@@ -18,7 +18,10 @@ from .program import Action, Program
 Weighted = list[tuple[float, str]]
 
 _LARGEST = 96 << 10  # bytes of one tensor, times the scale
-_CUDA_SCALE = 256  # PyTorch's allocator takes a GPU's memory in segments of 2 MiB
+# PyTorch's allocator takes a GPU's memory in segments of 2 MiB and more, the arena in pages of 2.
+_CUDA_SCALE = 256
+_ARENA_SCALE = 64
+_BALLAST = 128 << 20  # under smaller limits there is no arena
 
 
 @dataclass
@@ -59,7 +62,10 @@ class _Making:
         self.dice = random.Random(seed)
         self.program = Program(seed, device)
         self.run = Run(self.program, reader)
-        self.scale = _CUDA_SCALE if device.startswith("cuda") else 1
+        self.scale = 1
+        if device.startswith("cuda"):
+            self.program.ballast = _BALLAST if seed % 4 else 0
+            self.scale = _ARENA_SCALE if self.program.ballast else _CUDA_SCALE
         self.unit = 4096 * self.scale
         self.maker = Maker(self.dice, self.run.names, scale=self.scale)
         self.maker.readable = "tuw"  # what threads have made is main's after they have ended

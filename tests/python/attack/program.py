@@ -76,6 +76,7 @@ class Program:
     body: list[Action] = field(default_factory=list)
     steps: int = 0
     extras: dict[int, list[Action]] = field(default_factory=dict)
+    ballast: int = 0  # bytes on the device beside LMS, on top of which the limits come
 
     def actions(self) -> Iterator[Action]:
         """Every action in the order in which they run."""
@@ -104,6 +105,7 @@ class Program:
                 str(step): [action.to_json() for action in actions]
                 for step, actions in self.extras.items()
             },
+            "ballast": self.ballast,
         }
 
     @staticmethod
@@ -119,6 +121,7 @@ class Program:
                 int(step): [Action.from_json(item) for item in actions]
                 for step, actions in value.get("extras", {}).items()
             },
+            ballast=value.get("ballast", 0),
         )
 
 
@@ -128,6 +131,8 @@ def listing(program: Program) -> str:
         f"{name}={value!r}" for name, value in with_units(program.settings.arguments()).items()
     )
     lines = [f"# seed {program.seed}", f"torch_lms.enable(device={program.device!r}, {settings})"]
+    if program.ballast:
+        lines.insert(1, f"# limits come on top of {program.ballast} bytes of PyTorch's own")
     lines += _lines(program.prelude, "")
     if program.steps:
         lines += [f"for step in range({program.steps}):", *_lines(program.body, "    ")]

@@ -54,6 +54,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="known defects as well")
     parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for one program")
+    parser.add_argument("--json", type=Path, help="writes counts and failing seeds there")
     parser.add_argument("--failures", type=Path, default=Path("out/attack"), help="a folder")
     return parser.parse_args(argv)
 
@@ -115,6 +116,11 @@ def main(argv: list[str] | None = None) -> int:
     total = sum(counts.values())
     print(f"{total} programs in {seconds:.0f} s ({total / seconds:.0f} a second): {dict(counts)}")
     print(f"counted: {dict(stats)}", flush=True)
+    if args.json:
+        record = {"device": args.device, "first": args.first, "programs": total}
+        record |= {"seconds": round(seconds, 1), "verdicts": dict(counts), "counted": dict(stats)}
+        record |= {"failing": [{"seed": seed_of(f), "verdict": f.kind} for f in failures]}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
     for failure in failures:
         keep(failure, args)
     return 1 if failures else 0

@@ -33,7 +33,7 @@ def axpy(x: Tensor, y: Tensor, out: Tensor, alpha: float) -> None:
     _axpy_kernel[(triton.cdiv(count, 1024),)](x, y, out, alpha, count, BLOCK=1024)
 
 
-@program(devices=["cuda"], needs=["triton"])
+@program(devices=["cuda"])
 def triton_kernel(device: str) -> Result:
     """Raw pointers of tensors that may be away: read, written, and written in place."""
     seed()
@@ -57,7 +57,7 @@ def _compiled(model: torch.nn.Module, x: Tensor, y: Tensor, **options: Any) -> R
     return summary(model, optimizer, losses=losses)
 
 
-@program(slow=True, needs=["compiler"])
+@program(slow=True)
 def compiled_mlp(device: str) -> Result:
     """Inductor's kernels read raw pointers."""
     seed()
@@ -66,7 +66,7 @@ def compiled_mlp(device: str) -> Result:
     )
 
 
-@program(devices=["cuda"], slow=True, needs=["compiler"])
+@program(devices=["cuda"], slow=True)
 def compiled_resnet18(device: str) -> Result:
     """Inductor's kernels between cuDNN's."""
     seed()
@@ -75,7 +75,7 @@ def compiled_resnet18(device: str) -> Result:
     )
 
 
-@program(devices=["cuda"], slow=True, needs=["compiler"])
+@program(devices=["cuda"], slow=True)
 def compiled_mlp_reduce_overhead(device: str) -> Result:
     """Inductor with CUDA graphs of its own."""
     seed()

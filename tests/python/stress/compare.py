@@ -50,7 +50,7 @@ def _tensor_bits(bits: Bits, path: str, tensor: torch.Tensor) -> None:
         _put(bits, f"{path}.row", tensor.detach().row_indices(), "sparse")
         _put(bits, f"{path}.values", tensor.detach().values(), "sparse")
         return
-    _put(bits, path, tensor)
+    _put(bits, path, tensor, str(tensor.stride()))
 
 
 def bits_of(value: Any, path: str = "") -> Bits:

@@ -12,12 +12,6 @@ from .registry import data
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def need(device: str, count: int = 1) -> None:
-    """Skip where the machine has no such device."""
-    if device.startswith("cuda") and torch.cuda.device_count() < count:
-        pytest.skip(f"{count} CUDA device(s) needed")
-
-
 def state(tensor: torch.Tensor) -> str:
     """``unmanaged``, ``resident``, ``absent`` or ``kept``."""
     return str(torch.ops.lms.state(tensor))

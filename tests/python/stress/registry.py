@@ -1,10 +1,10 @@
-"""The list of programs: what each needs, and helpers that all of them share."""
+"""The list of programs: and helpers that all of them share."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,7 +33,6 @@ class Program:
     reads_unheard: bool = False
     # False where a limit of half the peak makes no sense (a child process, a captured graph).
     tight: bool = True
-    needs: frozenset[str] = field(default_factory=frozenset)
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -48,9 +47,8 @@ def program(
     drops: bool = True,
     reads_unheard: bool = False,
     tight: bool = True,
-    needs: Iterable[str] = (),
 ) -> Callable[[Callable[[str], Result]], Callable[[str], Result]]:
-    """Enter a function into ``PROGRAMS``; ``needs`` names what a machine must have."""
+    """Enter a function into ``PROGRAMS``."""
 
     def register(run: Callable[[str], Result]) -> Callable[[str], Result]:
         key = name or run.__name__
@@ -65,7 +63,6 @@ def program(
             evicts and drops,
             reads_unheard,
             tight,
-            frozenset(needs),
         )
         return run
 

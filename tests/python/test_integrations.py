@@ -1,0 +1,273 @@
+"""LMS in trainers of others: examples log what LMS does, and have the bits of a run without.
+
+The packages are in the environment of `make test-integrations`; elsewhere their tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_lms
+from torch_lms.integrations import Session
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "integrations"
+NAMES = {"planned", "step_ms", "out_gib", "in_gib", "recomputed_gib", "peak_gib", "below_gib"}
+NAMES = {f"lms/{name}" for name in NAMES}
+PREDICTED = {"lms/predicted_ms", "lms/predicted_overhead"}
+
+# Runs an example as a program of its own; then its weights, and what was logged, on the last line.
+PROBE = """
+import hashlib, json, runpy, sys, torch, torch_lms
+sys.argv = sys.argv[1:]
+moved, off = [0], torch_lms.disable
+def disable(*names):
+    moved[0] = torch_lms.memory_stats().get("bytes_out", 0)
+    off(*names)
+torch_lms.disable = disable
+made = runpy.run_path(sys.argv[0], run_name="__main__")
+model, digest = made["model"], hashlib.sha256()
+for name, weight in sorted(getattr(model, "module", model).named_parameters()):
+    digest.update(weight.detach().cpu().contiguous().numpy().tobytes())
+logged = []
+if "history" in made:
+    values = made["history"].history
+    logged = [dict(zip(values, row)) for row in zip(*values.values())]
+elif hasattr(made.get("trainer"), "state") and hasattr(made["trainer"].state, "log_history"):
+    logged = made["trainer"].state.log_history
+print(json.dumps({"weights": digest.hexdigest(), "logged": logged, "on": torch_lms.devices(),
+                  "moved": moved[0], "peak": torch.cuda.max_memory_allocated()}))
+"""
+
+
+def run_example(name: str, folder: Path, *arguments: str, device: str = "cpu") -> dict:
+    folder.mkdir(exist_ok=True)
+    variables = os.environ | {
+        "PYTHONPATH": str(ROOT / "python"), "LMS_DEVICE": device, "LMS_LOG": "off",
+        "LMS_PLAN": "now", "LMS_PLAN_SECONDS": "0.1", "HF_HUB_OFFLINE": "1",
+        "WANDB_MODE": "disabled",
+    }  # fmt: skip
+    if device == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    ran = subprocess.run(
+        [sys.executable, "-c", PROBE, str(EXAMPLES / name), *arguments],
+        capture_output=True, text=True, env=variables, cwd=folder, timeout=900,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def read_tensorboard(folder: Path) -> dict[str, list[float]]:
+    """All scalars of all event files below a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found: dict[str, list[float]] = {}
+    for path in folder.rglob("events.out.tfevents.*"):
+        events = EventAccumulator(str(path))
+        events.Reload()
+        for tag in events.Tags()["scalars"]:
+            found.setdefault(tag, []).extend(event.value for event in events.Scalars(tag))
+    return found
+
+
+def compare(name: str, limit: str, tmp_path: Path) -> dict:
+    """The run under LMS, whose weights are those of the run without; nothing is left on."""
+    plain = run_example(name, tmp_path / "plain")
+    under = run_example(name, tmp_path / "lms", limit)
+    assert under["weights"] == plain["weights"]
+    assert under["on"] == []
+    return under
+
+
+def check(logged: list[dict], limit: int) -> None:
+    """Every entry has the scalars; something moved; a step was planned, and then predicted."""
+    assert len(logged) == 3
+    for entry in logged:
+        assert entry.keys() >= NAMES
+        assert entry["lms/out_gib"] > 0 and entry["lms/in_gib"] > 0
+        assert 0 < entry["lms/peak_gib"] * 2**30 <= limit
+        assert entry["lms/step_ms"] > 0
+        if entry["lms/planned"] > 0:
+            assert entry["lms/predicted_ms"] > 0 and entry["lms/predicted_overhead"] > -1
+        else:
+            assert math.isnan(entry.get("lms/predicted_ms", math.nan))
+    assert any(entry["lms/planned"] > 0 for entry in logged)
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    missing = [name for name in packages if find_spec(name) is None]
+    return pytest.mark.skipif(
+        bool(missing), reason=f"no {', '.join(missing)} here: make test-integrations"
+    )
+
+
+@pytest.mark.slow
+@needs("transformers", "accelerate", "tensorboard")
+def test_trainer_of_hugging_face_and_its_tensorboard(tmp_path: Path) -> None:
+    under = compare("hugging_face.py", "40MiB", tmp_path)
+    check([entry for entry in under["logged"] if "loss" in entry], 40 << 20)
+    seen = read_tensorboard(tmp_path / "lms")
+    assert {f"train/{name}" for name in NAMES | PREDICTED} <= seen.keys()
+
+
+@pytest.mark.slow
+@needs("trl", "transformers", "datasets", "accelerate")
+def test_trl(tmp_path: Path) -> None:
+    under = compare("trl_sft.py", "40MiB", tmp_path)
+    check([entry for entry in under["logged"] if "loss" in entry], 40 << 20)
+
+
+@pytest.mark.slow
+@needs("accelerate", "tensorboard")
+def test_accelerate(tmp_path: Path) -> None:
+    compare("accelerate_loop.py", "60MiB", tmp_path)
+    check(rows(read_tensorboard(tmp_path / "lms")), 60 << 20)
+
+
+@pytest.mark.slow
+@needs("lightning", "tensorboard")
+def test_lightning(tmp_path: Path) -> None:
+    compare("lightning_fit.py", "60MiB", tmp_path)
+    check(rows(read_tensorboard(tmp_path / "lms")), 60 << 20)
+
+
+def rows(seen: dict[str, list[float]]) -> list[dict]:
+    """Scalars of an event file, an entry each time; predictions are not in all of them."""
+
+    def table(names: set[str]) -> list[dict]:
+        values = zip(*(seen[name] for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in values]
+
+    entries, predicted = table(NAMES), table(PREDICTED)
+    planned = [entry for entry in entries if entry["lms/planned"] > 0]
+    assert len(planned) == len(predicted)
+    for entry, more in zip(planned, predicted, strict=True):
+        entry.update(more)
+    return entries
+
+
+@pytest.mark.slow
+@needs("keras")
+def test_keras(tmp_path: Path) -> None:
+    under = compare("keras_fit.py", "60MiB", tmp_path)
+    check(under["logged"], 60 << 20)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("hugging_face.py", "transformers"),
+        ("accelerate_loop.py", "accelerate"),
+        ("lightning_fit.py", "lightning"),
+    ],
+)
+def test_on_a_gpu(name: str, package: str, tmp_path: Path) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"no {package} here")
+    plain = run_example(name, tmp_path / "plain", device="cuda")
+    again = run_example(name, tmp_path / "again", device="cuda")
+    assert again["weights"] == plain["weights"], "the plain run does not repeat itself"
+    under = run_example(name, tmp_path / "lms", str(plain["peak"] * 4 // 5), device="cuda")
+    assert under["weights"] == plain["weights"]
+    assert under["moved"] > 0 and under["on"] == []
+
+
+def train(steps: int, width: int = 64) -> torch.Tensor:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(width, width) for _ in range(12)]
+    optimizer = torch.optim.SGD([weight for one in layers for weight in one.parameters()], lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = torch.ones(width, width)
+        for layer in layers:
+            value = layer(value)
+        value.square().mean().backward()
+        optimizer.step()
+    return layers[0].weight.detach()
+
+
+SETTINGS = {"limit": "160KiB", "min_block": 4096, "device": "cpu", "plan": "now"}
+
+
+def test_a_session_tells_what_a_step_moved() -> None:
+    session = Session(**SETTINGS)
+    before = torch_lms.memory_stats()
+    train(12)
+    after = torch_lms.memory_stats()
+    told = session.scalars(12)
+    moved = after["bytes_out"] - before.get("bytes_out", 0)
+    assert moved > 0 and told["lms/out_gib"] == pytest.approx(moved / 12 / 2**30)
+    followed = after["plan.steps"] - before.get("plan.steps", 0)
+    assert followed > 0 and told["lms/planned"] == pytest.approx(min(1, followed / 12))
+    assert told["lms/predicted_ms"] == after["plan.predicted_us"] / 1e3
+    assert session.scalars(12) == {}, "no step since"
+    session.end()
+    assert torch_lms.devices() == []
+
+
+def test_a_session_leaves_lms_as_it_found_it() -> None:
+    torch_lms.enable(**SETTINGS)
+    with_own = Session(limit="200KiB", device="cpu")
+    assert torch_lms.get_limit() == 200 << 10
+    with_own.end()
+    assert torch_lms.get_limit() == 160 << 10
+    without = Session(device="cpu") if torch.cuda.is_available() else Session()
+    assert torch_lms.get_limit() == 160 << 10
+    without.end()
+    without.end()
+    assert torch_lms.devices() == ["cpu"]
+
+
+def test_a_session_begins_again() -> None:
+    session = Session(**SETTINGS)
+    session.end()
+    session.begin()
+    assert torch_lms.devices() == ["cpu"]
+    session.end()
+    assert torch_lms.devices() == []
+
+
+def test_what_does_not_fit_at_the_end_stays_managed(monkeypatch, caplog) -> None:
+    session = Session(**SETTINGS)
+
+    def full(device: str) -> None:
+        raise torch.OutOfMemoryError("does not fit")
+
+    monkeypatch.setattr(torch_lms, "disable", full)
+    session.end()
+    monkeypatch.undo()
+    assert torch_lms.devices() == ["cpu"]
+    assert "LMS stays on" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "in_memory_ms", "peak_gib", "least_gib", "operator"),
+    [
+        # What `lms plan` says of it: docs/planning.md.
+        ("recorded_unet3d_bf16_192", 225.0, 6.22, 1.69, "aten::convolution_backward"),
+    ],
+)
+def test_a_recorded_step(name, in_memory_ms, peak_gib, least_gib, operator) -> None:
+    from torch_lms._learnt import read_trace
+
+    step = read_trace(ROOT / "tests" / "golden" / f"{name}.json.gz")
+    assert step.operators == 937 and step.least_operator == operator
+    assert round(step.in_memory_ms, 1) == in_memory_ms
+    assert round(step.in_memory_peak / 2**30, 2) == peak_gib
+    assert round(step.least / 2**30, 2) == least_gib
+
+
+def test_examples_are_short() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 40, path.name
