@@ -1,6 +1,6 @@
 # LMS: `make demo` and `make test` do all of their own set-up. See CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sanitizers test-gpu test-newest wheels test-wheels attack bench build vendor reference format check-format tidy clean
+.PHONY: help demo test test-integrations test-sanitizers test-gpu test-newest wheels test-wheels attack bench build vendor site reference format check-format tidy clean
 
 ARGS ?=
 FILES ?=
@@ -13,6 +13,9 @@ demo:  ## train a brain segmentation in memory, then in less than a third of it 
 
 test:  ## all tests that need no GPU
 	@tools/scripts/test.sh
+
+test-integrations:  ## torch_lms in trainers of others (transformers, lightning, ...), on the CPU
+	@tools/scripts/test_integrations.sh $(ARGS)
 
 test-sanitizers:  ## the C++ tests of the core under sanitizers (ARGS=--if-new: unless they have passed)
 	@tools/scripts/test_sanitizers.sh $(ARGS)
@@ -46,6 +49,9 @@ format:  ## format the sources
 
 check-format:  ## fail if a source is not formatted
 	@tools/scripts/format.sh --check
+
+site:  ## the site, in out/site (ARGS=serve shows it)
+	@tools/scripts/site.sh $(ARGS)
 
 reference:  ## write docs/reference.md from the code
 	@tools/scripts/reference.sh

@@ -57,6 +57,57 @@ that draw random numbers draw the same ones again.
 """
 
 
+BINDING = """## The binding
+
+The operators `torch.ops.lms.*`, by which Python, and whoever else knows no C++, calls the library;
+`lms/torch.h` has the same functions for C++. A device is a string: `"cuda:0"`, `"cpu"`; `""` means
+every one that is managed. Bytes are `int`; -1 means "find it out".
+"""
+
+CALLS = {
+    "enable": "start managing, with the fields of `lms::torch::Options` by name; where it is "
+    "managed already, change the limits",
+    "options": "the names of those fields",
+    "operators": "what is done with each operator of ATen",
+    "disable": "everything returns; hooks go",
+    "speak": "whether the library may say something on standard error: the log is on",
+    "is_enabled": "",
+    "devices": "those that are managed",
+    "limit": "in force",
+    "min_block": "in force",
+    "host_limit": "in force",
+    "stats": "[statistics](#statistics), by flat keys",
+    "reset_peak": "every peak begins anew",
+    "reclaim_inactive": "evict all that is not pinned; the bytes that left",
+    "step": "a training step ends here (a hint)",
+    "plan_state": "`planned`, or why its steps are not",
+    "wait_for_plan": "until no plan is being made",
+    "save_trace": "the step that was learnt last, to a file",
+    "save_timeline": "its plan beside what was measured, drawn to a file",
+    "emulate_link": "copies take as long as at this rate; 0: as long as they take",
+    "access": "a raw use from outside operators: page in, mark written, and keep resident until "
+    "the access scope of this thread ends, or, outside a scope, until the storage dies",
+    "make_plain": "the storage lies in memory of PyTorch's own from now on, and stays there",
+    "keep": "its pointer escapes: resident until the storage dies",
+    "make_readable": "its pointer escapes to somebody who only reads",
+    "before_free": "the memory of its storage is about to be given back",
+    "scope_begin": "an access scope of this thread begins; `holds`: what operators use within, too",
+    "scope_end": "it ends; `handed` leaves it with the program",
+    "state": "of its block: `unmanaged`, `resident`, `absent`, `dropped` (to be computed again) "
+    "or `kept` (resident until the storage dies)",
+    "evict": "this block now, if it may leave",
+    "fetch": "begin to bring this block back, if there is room",
+    "clean": "begin to copy this block below, so that it can leave without a copy later",
+    "capture_begin": "a graph is captured: what fits comes back, nothing leaves",
+    "capture_end": "what the capture has used is kept",
+    "need_of": "what an out-of-memory error of LMS with this text is about: `operator`, `bytes`, "
+    "`least_limit`, and which memory is `full`, `device` or `below`; empty of other errors",
+    "info": "versions, and what was built in",
+    "measure_link": "four: GB/s to the host, to the device, and each way with both at once; GiB/s "
+    "of pinning",
+}
+
+
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A table of Markdown."""
     lines = [head, tuple("---" for _ in head), *rows]
@@ -106,6 +157,17 @@ def operators() -> str:
     return "\n".join(listed)
 
 
+def binding() -> str:
+    """One row for each operator of the library."""
+    rows = {}
+    for schema in torch._C._jit_get_all_schemas():
+        library, _, name = schema.name.partition("::")
+        if library == "lms":
+            rows[name] = (f"`{str(schema).removeprefix('lms::')}`", CALLS.get(name, "?"))
+    assert rows.keys() == CALLS.keys(), f"CALLS: {rows.keys() ^ CALLS.keys()}"
+    return table(("operator", "meaning"), [rows[name] for name in CALLS])
+
+
 def paragraph(names: set[str]) -> str:
     """Names side by side, in lines of a readable length."""
     lines = [""]
@@ -120,7 +182,8 @@ def paragraph(names: set[str]) -> str:
 def page() -> str:
     """The whole page."""
     version = ".".join(torch.__version__.split(".")[:2])
-    parts = (HEAD, SETTINGS, settings(), STATISTICS, statistics())
+    _library.ops()
+    parts = (HEAD, SETTINGS, settings(), STATISTICS, statistics(), BINDING, binding())
     return "\n".join((*parts, OPERATORS.format(version=version), operators()))
 
 
