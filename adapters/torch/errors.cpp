@@ -22,6 +22,11 @@ Needs& needs() {
 
 }  // namespace
 
+bool is_shortage(const std::exception& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const Shortage*>(&error) != nullptr;
+}
+
 void remember_need(const std::string& error, Need need) {
   Needs& all = needs();
   const std::lock_guard lock(all.mutex);

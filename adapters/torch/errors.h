@@ -21,6 +21,9 @@ class Shortage final : public c10::Error {
   std::string below;  ///< why the tier below has no room either; empty: it has
 };
 
+/// True if the error says that the device has no room: PyTorch's allocator, or LMS.
+[[nodiscard]] bool is_shortage(const std::exception& error);
+
 /// What need_of() says of an error with this text from now on. Thread-safe.
 void remember_need(const std::string& error, Need need);
 

@@ -268,6 +268,12 @@ def _patch_graphs(patches: Patches, how: Access) -> None:
     patches.replace(torch.cuda.CUDAGraph, "capture_end", make_end)
 
 
+def _patch_autotuners(patches: Patches, how: Access, module: ModuleType) -> None:
+    """All launchers of Inductor's kernels are called by these."""
+    for tuner in (module.CachingAutotuner, module.DebugAutotuner):
+        patches.replace(tuner, "run", _launches(patches, how, walk=True))
+
+
 def patch(patches: Patches, how: Access) -> None:
     """Wraps the launchers of the modules that are loaded, and of the others as they come."""
     _patch_graphs(patches, how)
@@ -280,8 +286,8 @@ def patch(patches: Patches, how: Access) -> None:
             "triton.runtime.jit": lambda module: patches.replace(
                 module.JITFunction, "run", _launches(patches, how, walk=False)
             ),
-            "torch._inductor.runtime.triton_heuristics": lambda module: patches.replace(
-                module.CachingAutotuner, "run", _launches(patches, how, walk=True)
+            "torch._inductor.runtime.triton_heuristics": lambda module: _patch_autotuners(
+                patches, how, module
             ),
             "torch._inductor.codecache": lambda module: _patch_codecache(patches, how, module),
             "torch._inductor.async_compile": lambda module: _patch_async_compile(

@@ -145,7 +145,7 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     ghosts_due = std::exchange(ghosts_due_, false);
   }
   if (ghosts_due) device_.drop_ghosts();
-  const auto begun = HostClock::Clock::now();
+  const auto begun = timed ? HostClock::Clock::now() : HostClock::Clock::time_point{};
   HostTimes host;
   if (!orders.empty()) carry_out(orders, timed ? &host : nullptr);
   if (foresees || look) look_ahead(look, foresees, wanted);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,15 +17,6 @@ from bench.steps import StepOptions  # noqa: E402
 STEP = "resnet50_bf16_256x224"
 CPU = torch.device("cpu")
 GIB = 2**30
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny steps lose more to waiting for threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def setting(**changes) -> Setting:

@@ -43,6 +43,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One thread computes: tiny steps lose more to waiting for others, which also change bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True)
 def clean_slate(
     monkeypatch: pytest.MonkeyPatch,

@@ -252,7 +252,8 @@ OF_MODULE = {
 }  # fmt: skip
 # What may launch kernels that no operator announces.
 OF_LAUNCHERS = {
-    "_StaticCudaLauncher",  # in a CachingAutotuner, which is wrapped
+    # In a CachingAutotuner, which is wrapped; the second from PyTorch 2.13 on.
+    "_StaticCudaLauncher", "_FastCudaLauncher",
     "_broadcast", "_broadcast_coalesced", "_broadcast_out",
     "_cuda_jiterator_compile_and_launch_kernel", "_get_backcompat_broadcast_warn",
     "_nccl_all_gather", "_nccl_all_reduce", "_nccl_broadcast", "_nccl_init_rank", "_nccl_reduce",
@@ -286,6 +287,18 @@ def test_every_raw_way_to_a_tensor_is_known() -> None:
     for name in runners:
         methods = {method for method in vars(getattr(torch._C._aoti, name)) if method[:2] != "__"}
         assert methods - known - {"_pybind11_conduit_v1_"} == set(), "new ways to run a package?"
+
+
+def test_every_autotuner_launches_in_a_scope() -> None:
+    heuristics = pytest.importorskip("torch._inductor.runtime.triton_heuristics")
+    tuners = [
+        value
+        for value in vars(heuristics).values()
+        if isinstance(value, type) and issubclass(value, heuristics.CachingAutotuner)
+    ]
+    runs = {tuner: vars(tuner)["run"] for tuner in tuners if "run" in vars(tuner)}
+    with torch_lms.managed(limit="1GiB", device="cpu"):
+        assert {t: vars(t)["run"].__wrapped__ for t in runs} == runs
 
 
 READS: dict[str, Callable[[torch.UntypedStorage], object]] = {

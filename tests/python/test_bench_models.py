@@ -11,7 +11,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lab"))
 
-from bench_support import CPU, one_thread  # noqa: E402, F401
+from bench_support import CPU  # noqa: E402
 
 from bench import weights  # noqa: E402
 from bench.memory import LiveBytes  # noqa: E402
@@ -24,6 +24,8 @@ from bench.models.resnet import resnet50  # noqa: E402
 from bench.models.unet3d import UNet3d, dice_loss  # noqa: E402
 from bench.steps import STEPS, StepOptions, build  # noqa: E402
 from bench.timing import run_steps  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = StepOptions(tiny=True)
 

@@ -13,13 +13,15 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lab"))
 
-from bench_support import CPU, STEP, one_thread, record, request  # noqa: E402, F401
+from bench_support import CPU, STEP, record, request  # noqa: E402
 
 from bench import methods, packages, planned, records, report, run, worker  # noqa: E402
 from bench.methods import METHODS, Setting  # noqa: E402
 from bench.steps import STEPS, StepOptions  # noqa: E402
 from bench.suites import SUITES, Run  # noqa: E402
 from bench.timing import step_count  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHORT = ["--tiny", "--device", "cpu", "--steps", "2", "--warmup", "2"]
 

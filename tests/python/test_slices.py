@@ -19,15 +19,6 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """With several, the CPU's kernels share out some calls so that their parts have other bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 Bits = list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bytes]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -75,15 +75,6 @@ def test_a_comparison_with_a_number_lies_as_it_does() -> None:
     x = numbers(1, 20, 1, 4).as_strided((1, 20, 1, 4), (1, 1, 80, 20))
     expected = x > 0.1
     assert sliced(lambda: x > 0.1).stride() == expected.stride()
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """With two, what is of such a size is not cut."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("size", [31243, 45321])

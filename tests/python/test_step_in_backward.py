@@ -23,7 +23,6 @@ from step_in_backward_support import (
     fresh,
     loss_of,
     maker,
-    one_thread,  # noqa: F401
     outcome,
     train,
 )
@@ -31,6 +30,7 @@ from torch import nn
 
 import torch_lms
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIMIZERS: dict[str, Make] = {
     f"{name}-{'-'.join(f'{k}={v}' for k, v in settings.items())}": maker(name, **settings)
     for name, settings in (

@@ -12,13 +12,14 @@ from step_in_backward_support import (
     fresh,
     loss_of,
     maker,
-    one_thread,  # noqa: F401
     outcome,
 )
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torch_lms
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_accumulated_gradients() -> None:

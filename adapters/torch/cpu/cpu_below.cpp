@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "adapters/torch/thread_state.h"
-#include "base/error.h"
 
 namespace lms::torch {
 namespace {
@@ -22,19 +21,8 @@ bool CpuBelow::writable(const Block& block) {
 Below::Made CpuBelow::make(Bytes bytes) {
   const Bytes size = round_up(bytes, FileStore::kAlignment);
   Engine& engine = manager_.engine();
-  PagedRegion region;
-  try {
-    region = PagedRegion::make_below(*mover_.store, bytes);
-  } catch (const TierFull&) {
-    {
-      EngineLock lock = engine.lock();
-      const std::int64_t known = engine.stats(lock).blocks.current;
-      engine.collect_dead(lock);
-      const bool freed = engine.stats(lock).blocks.current < known;
-      if (engine.drop_copies(lock, size) == 0 && !freed) throw;
-    }
-    region = PagedRegion::make_below(*mover_.store, bytes);
-  }
+  PagedRegion region =
+      take_below(engine, size, [&] { return PagedRegion::make_below(*mover_.store, bytes); });
   auto made = std::make_unique<CpuBlock>(blocks_, std::move(region), size);
   void* const data = made->region.data();
   made->uid = Pilot::new_uid();

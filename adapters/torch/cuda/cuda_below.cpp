@@ -19,19 +19,7 @@ cudaStream_t CudaBelow::current() const {
 
 Below::Made CudaBelow::make(Bytes bytes) {
   Engine& engine = manager_.engine();
-  HostSlot slot;
-  try {
-    slot = mover_.take_slot(bytes);
-  } catch (const TierFull&) {
-    {
-      EngineLock lock = engine.lock();
-      const std::int64_t known = engine.stats(lock).blocks.current;
-      engine.collect_dead(lock);
-      const bool freed = engine.stats(lock).blocks.current < known;
-      if (engine.drop_copies(lock, bytes) == 0 && !freed) throw;
-    }
-    slot = mover_.take_slot(bytes);
-  }
+  HostSlot slot = take_below(engine, bytes, [&] { return mover_.take_slot(bytes); });
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes), c10::DataPtr{nullptr, device_},
       c10::cuda::CUDACachingAllocator::get(), /*resizable=*/true);

@@ -99,11 +99,6 @@ void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const 
 
 }  // namespace
 
-bool is_shortage(const c10::Error& error) {
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         dynamic_cast<const Shortage*>(&error) != nullptr;
-}
-
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                      const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   int tries = 0;

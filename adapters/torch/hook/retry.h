@@ -21,9 +21,6 @@ class Kernel {
   PinHolder& holder_;
 };
 
-/// True if the error says that the device has no room: PyTorch's allocator, or LMS.
-[[nodiscard]] bool is_shortage(const c10::Error& error);
-
 /// Calls the kernel of an outermost operator whose arguments are pinned; again, with more and more
 /// room, where it runs out of memory. Throws what the kernel throws with all the room there is.
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,

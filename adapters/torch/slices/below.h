@@ -7,7 +7,8 @@
 #include <span>
 
 #include "base/bytes.h"
-#include "engine/block.h"
+#include "base/error.h"
+#include "engine/engine.h"
 
 namespace lms::torch {
 
@@ -52,5 +53,21 @@ class Below {
   /// The current stream has waited for every copy of the block: before it is given back.
   virtual void end(Block& block, bool written) = 0;
 };
+
+/// What `take` gives, which needs so much room below. Where there is none: once more, without what is
+/// dead and without copies of what is also on the device. Throws what `take` throws.
+template <typename Take>
+auto take_below(Engine& engine, Bytes bytes, Take take) {
+  try {
+    return take();
+  } catch (const TierFull&) {
+    EngineLock lock = engine.lock();
+    const std::int64_t known = engine.stats(lock).blocks.current;
+    engine.collect_dead(lock);
+    const bool freed = engine.stats(lock).blocks.current < known;
+    if (engine.drop_copies(lock, bytes) == 0 && !freed) throw;
+  }
+  return take();
+}
 
 }  // namespace lms::torch

@@ -23,9 +23,7 @@ constexpr std::int64_t kFirstRows = 16;
 Bytes element_bytes(const at::Tensor& tensor) { return static_cast<Bytes>(tensor.element_size()); }
 
 bool out_of_memory(const std::exception& error) {
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         dynamic_cast<const Shortage*>(&error) != nullptr ||
-         dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+  return is_shortage(error) || dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
          dynamic_cast<const TierFull*>(&error) != nullptr;
 }
 
