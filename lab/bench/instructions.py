@@ -3,7 +3,7 @@
 A training step of encoder layers runs on the model of the CUDA runtime (``tests/model_cuda``), on
 which kernels and copies cost nothing, under ``valgrind --tool=callgrind``: what is counted is the
 host's work alone, the same on a busy machine as on an idle one. Modes: plain PyTorch; LMS, and
-everything fits; LMS, planned at half of the memory.
+everything fits; LMS, planned at half of the memory; likewise, never planned.
 
     cmake --build build --target lms_torch lms_model_cuda
     python lab/bench/instructions.py --label "after" --out lab/results/host-instructions.json
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 from bench import records
 
-MODES = ("plain", "fits", "planned")
+MODES = ("plain", "fits", "planned", "reactive")
 #: Steps that are counted, and before that at most.
 STEPS = 2
 WARM_UP = 40
@@ -87,11 +87,11 @@ def work(mode: str) -> None:
     library.model_cuda_calls.restype = ctypes.c_longlong
     if mode != "plain":
         limit = ROOMY if mode == "fits" else PEAK // 2
-        plan = "now" if mode == "planned" else "on"
+        plan = {"planned": "now", "reactive": "off"}.get(mode, "on")
         torch_lms.enable(device="cuda", limit=limit, host_limit="4GiB", plan=plan)
     torch.autograd.set_multithreading_enabled(False)
     step = make_step(torch)
-    for _ in range(WARM_UP if mode == "planned" else 4):
+    for _ in range({"planned": WARM_UP, "reactive": 12}.get(mode, 4)):
         step()
         torch.cuda.synchronize()
         if mode == "planned" and torch_lms.memory_stats("cuda")["plan.steps"] >= SETTLED:

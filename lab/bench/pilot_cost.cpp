@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "foresight/foresight_policy.h"
 #include "lab/bench/costs.h"
 #include "pilot/pilot.h"
 #include "sim/device.h"
@@ -10,16 +11,16 @@ namespace lms::bench {
 namespace {
 
 constexpr int kLayers = 200;
-constexpr int kOperators = 2 * kLayers;
 constexpr Bytes kBytes = 4096;
 /// All weights and all activations, which live at once in the middle of the step.
-constexpr Bytes kNeeded = kOperators * kBytes;
+constexpr Bytes needed(int layers) { return 2 * layers * kBytes; }
+constexpr Bytes kNeeded = needed(kLayers);
 constexpr int kMostSteps = 60;
 
 /// A device on which laps take no time.
 class Device final : public PilotDevice {
  public:
-  explicit Device(Bytes room) : room_(room) {}
+  Device(Bytes room, bool foresees) : room_(room), foresees_(foresees) {}
 
   void start_laps() override {}
   void lap() override {}
@@ -29,10 +30,12 @@ class Device final : public PilotDevice {
     return {.arena = room_, .addresses = false};
   }
   LinkModel link() override { return {}; }
+  [[nodiscard]] bool copies_beside() const override { return foresees_; }
   void say(const std::string& /*line*/) override {}
 
  private:
-  Bytes room_;  ///< 0: none
+  const Bytes room_;  ///< 0: none
+  const bool foresees_;
 };
 
 struct Setup {
@@ -41,6 +44,10 @@ struct Setup {
   Bytes engine_limit = 4 * kNeeded;
   Bytes pilot_limit = kNeeded;  ///< what the loop must nearly fill to be taken for a step
   Bytes room = 2 * kNeeded;     ///< for plans; 0: none is made
+  int layers = kLayers;
+  bool foresees = false;  ///< what leaves is chosen by its next use, and comes ahead
+
+  [[nodiscard]] int operators() const { return 2 * layers; }
 };
 
 /// A chain of layers, forward and back: every operator uses two blocks, and makes or drops one.
@@ -49,14 +56,19 @@ class Loop {
   explicit Loop(const Setup& setup)
       : sim_({.contents = false}),
         engine_({.limit = setup.engine_limit}, sim_, std::make_unique<LruPolicy>()),
-        device_(setup.room),
-        pilot(engine_, device_) {
+        device_(setup.room, setup.foresees),
+        pilot(engine_, device_),
+        layers_(setup.layers) {
     pilot.start({.enabled = setup.enabled,
                  .limit = setup.pilot_limit,
                  .in_foreground = true,
                  .search = {.rounds = 200}});
+    if (setup.foresees) {
+      EngineLock lock = engine_.lock();
+      engine_.set_policy(lock, std::make_unique<ForesightPolicy>(pilot.foresight()));
+    }
     pilot.wake();
-    for (int i = 0; i < kLayers; ++i) weights_.push_back(&make());
+    for (int i = 0; i < layers_; ++i) weights_.push_back(&make());
   }
   ~Loop() {
     for (SimBlock* block : weights_) drop(*block);
@@ -65,15 +77,15 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
 
   void step() {
-    for (int i = 0; i < kLayers; ++i) {
+    for (int i = 0; i < layers_; ++i) {
       begin(i);
       SimBlock* last = activations_.empty() ? nullptr : activations_.back();
       use({weights_[static_cast<std::size_t>(i)], false}, last);
       activations_.push_back(&make());
       end();
     }
-    for (int i = kLayers; i-- > 0;) {
-      begin(kLayers + i);
+    for (int i = layers_; i-- > 0;) {
+      begin(layers_ + i);
       use({weights_[static_cast<std::size_t>(i)], true}, activations_.back());
       end();
       drop(*activations_.back());
@@ -128,6 +140,7 @@ class Loop {
   Pilot pilot;
 
  private:
+  const int layers_;
   std::vector<SimBlock*> weights_;
   std::vector<SimBlock*> activations_;
   std::vector<Use> uses_;
@@ -154,9 +167,9 @@ Cost measure(const Setup& setup, const std::string& base, int samples) {
   for (int i = 0; i < samples; ++i) {
     const double began = cpu_ns();
     loop.step();
-    cost.samples.push_back((cpu_ns() - began) / kOperators);
+    cost.samples.push_back((cpu_ns() - began) / setup.operators());
   }
-  cost.moves = (loop.moved() - moved) / samples / kOperators;
+  cost.moves = (loop.moved() - moved) / samples / setup.operators();
   const Pilot::Stats after = loop.pilot.stats();
   if (after.divergences != before.divergences || after.shapes != before.shapes ||
       after.steps - before.steps != (follows ? samples : 0)) {
@@ -179,6 +192,17 @@ void pilot_costs(int samples, std::vector<Cost>& costs) {
   costs.push_back(measure({.mode = tight, .enabled = false, .engine_limit = less}, "", samples));
   costs.push_back(
       measure({.mode = "following, tight", .engine_limit = less, .room = less}, tight, samples));
+  // Never planned, with many blocks, at six tenths of what the step needs.
+  constexpr int kMany = 2500;
+  Setup many{.mode = "no plans, many blocks",
+             .engine_limit = needed(kMany) / 10 * 6,
+             .pilot_limit = 4 * needed(kMany),
+             .room = 0,
+             .layers = kMany};
+  costs.push_back(measure(many, "", samples));
+  many.mode = "foreseeing, many blocks";
+  many.foresees = true;
+  costs.push_back(measure(many, "no plans, many blocks", samples));
 }
 
 }  // namespace lms::bench

@@ -11,8 +11,13 @@ constexpr std::uint64_t kHorizon = 256;
 constexpr Bytes kFlying = 8;
 /// What will have to leave next is copied out up to this part of the limit.
 constexpr Bytes kClean = 16;
-/// Operators between two looks for what will have to leave.
+/// Operators between two looks for what will have to leave, at least.
 constexpr std::uint64_t kLookEvery = 8;
+/// Blocks of all, to be looked at, for each operator between two looks. In so many operators far
+/// less is made than what is copied out in one go.
+constexpr std::int64_t kLooked = 32;
+/// Who has found no room tries again when this part of the way to its use has gone by.
+constexpr std::uint64_t kTries = 4;
 
 }  // namespace
 
@@ -39,8 +44,9 @@ void Ahead::act(EngineLock& lock, std::uint64_t now, const std::vector<Wanted>& 
     flying_bytes_ -= flying_.front().bytes;
     flying_.pop_front();
   }
-  bring(lock, now, limit, make_room);
-  if (now < looked_ || now >= looked_ + kLookEvery) {
+  if (now < refused_ || now >= next_try_) bring(lock, now, limit, make_room);
+  const auto pause = static_cast<std::uint64_t>(engine_.stats(lock).blocks.current / kLooked);
+  if (now < looked_ || now >= looked_ + std::max(kLookEvery, pause)) {
     looked_ = now;
     copy_out(lock, limit);
   }
@@ -64,7 +70,11 @@ void Ahead::bring(EngineLock& lock, std::uint64_t now, Bytes limit, const MakeRo
       return other.copy_valid && ForesightPolicy::until_needed(other, now, clock) >
                                      2 * static_cast<double>(one.due - now) + 16;
     };
-    if (!make_room(lock, bytes, spare)) return;
+    if (!make_room(lock, bytes, spare)) {
+      refused_ = now;
+      next_try_ = now + 1 + (one.due - now) / kTries;
+      return;
+    }
     if (!engine_.knows(lock, one.block, one.uid)) continue;
     if (!engine_.fetch(lock, *one.block)) return;
     if (!wanted_.empty() && wanted_.front().uid == one.uid) wanted_.pop_front();
@@ -78,7 +88,7 @@ void Ahead::begin_anew(EngineLock& /*lock*/) {
   wanted_.clear();
   flying_.clear();
   flying_bytes_ = most_ = 0;
-  looked_ = 0;
+  looked_ = refused_ = next_try_ = 0;
 }
 
 bool Ahead::make_room(EngineLock& lock, Engine& engine, Bytes bytes,

@@ -62,8 +62,10 @@ class Ahead {
   std::deque<Flying> flying_;  ///< brought, and not needed yet
   Bytes flying_bytes_ = 0;
   std::atomic<Bytes> copied_{0};
-  Bytes most_ = 0;            ///< ever on the device: then it was full, or nothing has to leave
-  std::uint64_t looked_ = 0;  ///< when copy_out() last had a look
+  Bytes most_ = 0;             ///< ever on the device: then it was full, or nothing has to leave
+  std::uint64_t looked_ = 0;   ///< when copy_out() last had a look
+  std::uint64_t refused_ = 0;  ///< when bring() last found no room
+  std::uint64_t next_try_ = 0;
 };
 
 }  // namespace lms
