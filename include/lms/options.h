@@ -31,7 +31,8 @@ struct Options {
   bool plan = true;
   /// For tests: make plans while the step waits, not beside it.
   bool plan_at_once = false;
-  /// Most time to search for a better plan, in a thread of its own, once for each kind of step.
+  /// Most time to search for a better plan, in a thread of its own, for each kind of step, with the
+  /// times of planned steps. The first plan takes at most a tenth of a second of it.
   double plan_seconds = 2;
   /// Plans may let go of what is cheaper to compute again than to copy out and back. By default on
   /// GPUs: on the CPU, code that PyTorch does not see may read tensors where they lie, and what has

@@ -378,8 +378,9 @@ TABLE: tuple[Setting, ...] = (
             "plan while the step waits, for tests"),
     Setting("plan_seconds", "LMS_PLAN_SECONDS", 2.0, lambda v, _: parse_seconds(v),
             "2",
-            "most time to search for a better plan, in a thread beside the training, once for each "
-            "kind of step (and again with the times of planned steps)"),
+            "most time to search for a better plan, in a thread beside the training, for each kind "
+            "of step, with the times of planned steps (the first plan takes a tenth of a second of "
+            "it, so that steps are planned soon)"),
     Setting("recompute", "LMS_RECOMPUTE", "auto", _recompute,
             "auto: on GPUs",
             "plans may let go of what is cheaper to compute again than to copy; off on the CPU, "

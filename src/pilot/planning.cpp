@@ -13,6 +13,13 @@
 #include "steps/joined.h"
 
 namespace lms {
+namespace {
+
+/// Most time, in seconds, to improve the first plan of a step that runs on meanwhile without one:
+/// on recorded steps all that comes later is worth less than a part in a hundred of the step.
+constexpr double kFirstPlan = 0.1;
+
+}  // namespace
 
 void Pilot::launch(const std::shared_ptr<Job>& job) {
   find_room(*job);
@@ -152,6 +159,10 @@ void Pilot::search_plan_of(Script& script, const Options& options) {
   constexpr double kMuchFaster = 0.995;
   const Trace& trace = script.shape.trace;
   SearchOptions search = options.search;
+  // It is made again with the times of steps that follow it, and with all the time then.
+  if (!script.planned && !options.in_foreground) {
+    search.seconds = std::min(search.seconds, kFirstPlan);
+  }
   Plan before;
   double before_ms = 0;
   if (script.planned) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <set>
 #include <vector>
@@ -26,6 +27,21 @@ TEST(Pilot, LearnsAStepPlansItAndFollowsThePlan) {
   EXPECT_EQ(stats.divergences, 0);
   EXPECT_LE(stats.planned_peak, kTight);
   EXPECT_TRUE(loop.device.said.empty());
+}
+
+TEST(Pilot, TheFirstPlanDoesNotTakeAllTheTimeThatPlansMay) {
+  constexpr double kSeconds = 20;
+  Loop loop(kTight, 8);
+  loop.pilot.start({.limit = kTight, .search = {.seconds = kSeconds}});
+  loop.pilot.wake();
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < 12 && loop.pilot.stats().planned == 0; ++i) {
+    loop.step(8);
+    loop.pilot.wait_for_plan();
+  }
+  EXPECT_EQ(loop.pilot.stats().planned, 1);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(took.count(), kSeconds / 2);
 }
 
 TEST(Pilot, SaysWhyItLeavesThePlanAndComesBackToIt) {
