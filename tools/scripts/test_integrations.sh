@@ -6,6 +6,6 @@ source "$(dirname "$0")/common.sh"
 tools/scripts/build.sh $(whole_build build)
 tools/scripts/venv_on_top.sh .venv-integrations tools/requirements/integrations.txt
 # A test that is skipped for want of a package would say nothing here.
-.venv-integrations/bin/python -c "import accelerate, datasets, keras, lightning, tensorboard, timm, transformers, trl"
+KERAS_BACKEND=torch .venv-integrations/bin/python -c "import accelerate, datasets, keras, lightning, tensorboard, timm, transformers, trl"
 step "integrations" .venv-integrations/bin/python -m pytest tests/python/test_integrations.py -v "$@"
 finish "make test-integrations"
