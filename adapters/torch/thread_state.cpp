@@ -314,8 +314,7 @@ void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
     immovable = manager.engine().immovable(lock);
     held = state.operator_pins.bytes(lock, manager);
   }
-  const Bytes needed =
-      std::max(manager.least_limit(immovable + requested, requested), known_limit);
+  const Bytes needed = std::max(manager.least_limit(immovable + requested, requested), known_limit);
   // Where that is no more than there is, something else is in the way: pieces that do not join,
   // another thread, the tier below. Then enough is what needs nothing to leave.
   const bool too_small = reason.empty() && needed > manager.limit();

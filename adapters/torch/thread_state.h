@@ -145,10 +145,10 @@ void keep(const at::Tensor& tensor);
 
 /// What has found no room.
 struct Lack {
-  Bytes requested = 0;           ///< at once, beside what is held
-  Bytes least_limit = 0;         ///< below which there is none, as is known otherwise
-  std::string reason = {};       ///< why the tier below has no room; empty: it has
-  bool half_written = false;     ///< the operator works in place, and has done a part of it
+  Bytes requested = 0;        ///< at once, beside what is held
+  Bytes least_limit = 0;      ///< below which there is none, as is known otherwise
+  std::string reason = {};    ///< why the tier below has no room; empty: it has
+  bool half_written = false;  ///< the operator works in place, and has done a part of it
 };
 
 /// The error of a budget that cannot hold what is needed at once: names the running operator, what

@@ -248,13 +248,17 @@ class Program:
     lines: list[tuple[str, Step]]
     rounds: int = 1
 
+    done: int = 0  # lines that this run has ended
+
     def run(self) -> World:
         """All of it."""
         world = World()
+        self.done = 0
         for _ in range(self.rounds):
             del world.tensors[:]
             for _, line in self.lines:
                 line(world)
+                self.done += 1
         return world
 
 
@@ -315,7 +319,7 @@ class Outcome:
 
     limit: int
     bits: Bits | None = None
-    place: int = 0  # of the operator that failed, among all
+    place: tuple[int, int] = (0, 0)  # of the operator that failed, among all
     operator: str = ""
     named: int = 0  # the smallest limit that the error names
     below: bool = False
@@ -339,7 +343,7 @@ def run_at(it: Program, limit: int, **how: Any) -> Outcome:
             outcome.named = int(said.get("least_limit", 0))
             outcome.below = said.get("full") == "below"
             outcome.operator = said.get("operator", "") + " in " + place.last
-            outcome.place = place.count
+            outcome.place = (it.done, place.count)
         outcome.stats = dict(torch_lms.memory_stats("cpu"))
     finally:
         torch_lms.disable()

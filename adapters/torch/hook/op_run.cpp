@@ -204,6 +204,8 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
   const bool may_be_short = pressed() || state.holder.crowded();
   if (info.has_algorithms || (info.may_rerun && may_be_short)) {
     call_with_retry(state, info, kernel, op, keys, stack);
+  } else if (info.makes_once && may_be_short) {
+    call_once(state, info, kernel, op, keys, stack);
   } else {
     const Kernel running(state, info);
     kernel.callBoxed(op, keys, &stack);

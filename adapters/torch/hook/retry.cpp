@@ -99,6 +99,20 @@ void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const 
   if (!workspace_retry.refused.empty()) manager.algorithm_was_changed(info);
 }
 
+/// `run` gets a copy of the arguments ready for what is to be said if it finds no room.
+template <typename Run>
+void run_naming_need(ThreadState& state, const OpInfo& info, const c10::OperatorHandle& op,
+                     const c10::Stack& stack, Run&& run) {
+  const std::size_t base = stack.size() - info.argument_count;
+  const Kept kept(state, {stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end()});
+  try {
+    run();
+  } catch (const Shortage& shortage) {
+    name_whole_need(state, info, op, state.arguments_kept, shortage);
+    throw;
+  }
+}
+
 }  // namespace
 
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
@@ -122,14 +136,17 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     manager->pilot().restart_operator();
     pin_arguments(state, info, stack);
   }
-  const std::size_t base = stack.size() - info.argument_count;
-  const Kept kept(state, {stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end()});
-  try {
+  run_naming_need(state, info, op, stack, [&] {
     call_with_less_workspace(state, *short_of, info, kernel, op, keys, stack);
-  } catch (const Shortage& shortage) {
-    name_whole_need(state, info, op, state.arguments_kept, shortage);
-    throw;
-  }
+  });
+}
+
+void call_once(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+               const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  run_naming_need(state, info, op, stack, [&] {
+    const Kernel running(state, info);
+    kernel.callBoxed(op, keys, &stack);
+  });
 }
 
 void name_whole_need(ThreadState& state, const OpInfo& info, const c10::OperatorHandle& op,

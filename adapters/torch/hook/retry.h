@@ -28,9 +28,14 @@ class Kernel {
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                      const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
 
-/// After the call has found no room, with all its arguments at hand: throws an error whose figure has
-/// room for all of its results, where they are known, and not only for the first that was refused.
-/// Returns where that is no more. The thread's pins are gone.
+/// Calls the kernel of one that may not be run again. Throws what it throws, or what
+/// name_whole_need() says of it.
+void call_once(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+               const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+
+/// After the call has found no room, with all its arguments at hand: throws an error whose figure
+/// has room for all of its results, where they are known, and not only for the first that was
+/// refused. Returns where that is no more. The thread's pins are gone.
 void name_whole_need(ThreadState& state, const OpInfo& info, const c10::OperatorHandle& op,
                      const c10::Stack& stack, const Shortage& shortage);
 

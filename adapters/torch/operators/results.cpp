@@ -75,8 +75,8 @@ class MetaCall {
       ok_ = false;
       return {};
     }
-    at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(),
-                                                     tensor.scalar_type());
+    at::Tensor meta =
+        at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       meta.unsafeGetTensorImpl()->set_wrapped_number(true);
     }

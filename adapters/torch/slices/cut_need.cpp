@@ -75,11 +75,10 @@ void Cutter::throw_short() {
     }
     requested += Pins::bytes_to_come(lock, manager_, what_stays());
   }
-  throw_out_of_memory(manager_,
-                      {.requested = requested,
-                       .least_limit = limit_named_,
-                       .reason = full_below_,
-                       .half_written = row_ > 0 && cuts_.front().results.empty()});
+  throw_out_of_memory(manager_, {.requested = requested,
+                                 .least_limit = limit_named_,
+                                 .reason = full_below_,
+                                 .half_written = row_ > 0 && cuts_.front().results.empty()});
 }
 
 }  // namespace lms::torch
