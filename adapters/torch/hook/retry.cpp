@@ -164,8 +164,9 @@ void name_whole_need(ThreadState& state, const OpInfo& info, const c10::Operator
     }
   }
   if (needed == 0) return;
-  // What the call has made and lost is held until then.
+  // What the call has made and lost is held until then; and what is to come must not be there.
   state.operator_pins.release();
+  manager->reclaim_everything();
   Bytes least = 0;
   {
     EngineLock lock = manager->engine().lock();

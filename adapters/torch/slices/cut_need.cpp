@@ -65,6 +65,7 @@ Bytes Cutter::room_of_parts() const {
 
 void Cutter::throw_short() {
   Bytes requested = room_of_parts();
+  manager_.reclaim_everything();  // what is to come must not be there
   {
     EngineLock lock = manager_.engine().lock();
     for (c10::StorageImpl* const storage : away_) {
