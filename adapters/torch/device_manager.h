@@ -110,6 +110,9 @@ class DeviceManager {
     throw BadSetting("LMS: only a CUDA device has a link that can be slowed down");
   }
 
+  /// What an allocation takes of the limit.
+  [[nodiscard]] virtual Bytes room_of(Bytes bytes) const;
+
   /// The smallest limit that could hold `needed` bytes, of which `requested` are a new allocation.
   [[nodiscard]] virtual Bytes least_limit(Bytes needed, Bytes /*requested*/) { return needed; }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 namespace lms::torch {
@@ -18,7 +19,8 @@ class Shortage final : public c10::Error {
  public:
   using c10::Error::Error;
 
-  std::string below;  ///< why the tier below has no room either; empty: it has
+  std::string below;      ///< why the tier below has no room either; empty: it has
+  Bytes least_limit = 0;  ///< that its text names
 };
 
 /// True if the error says that the device has no room: PyTorch's allocator, or LMS.

@@ -224,6 +224,11 @@ void DeviceManager::make_room_at_start(EngineLock& lock) {
   }
 }
 
+Bytes DeviceManager::room_of(Bytes bytes) const {
+  constexpr Bytes kUnit = 512;  // of PyTorch's allocator, and of the arena
+  return round_up(bytes, kUnit);
+}
+
 Bytes DeviceManager::ample_limit(Bytes requested) {
   EngineLock lock = engine().lock();
   return std::max(limit() + 1, engine().stats(lock).device.current + requested);

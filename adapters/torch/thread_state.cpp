@@ -118,30 +118,18 @@ void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const St
     find_uses();
   }
   if (uses.empty()) return;
-  const auto sum_of_uses = [&] {
-    // What cannot leave anyway is in the sum of what cannot.
-    std::unordered_set<const Block*> seen;
-    Bytes sum = 0;
-    for (const Use& use : uses) {
-      const Block& block = *use.block;
-      const bool stays = !is_away(block.state) &&
-                         (block.pins > 0 || block.kept || block.state == BlockState::kFresh);
-      if (seen.insert(&block).second && !stays) sum += block.size;
-    }
-    return sum;
-  };
   // Measured before pin() lets the lock go: afterwards a block may be gone.
   const bool all_here =
       std::ranges::all_of(uses, [](const Use& use) { return !is_away(use.block->state); });
-  const Bytes bytes = all_here ? 0 : sum_of_uses();
+  const Bytes bytes = all_here ? 0 : bytes_to_come(lock, manager, storages);
   try {
     manager.engine().pin(lock, uses);
   } catch (const OutOfMemory&) {
     if (lock.owns()) lock.unlock();
-    throw_out_of_memory(manager, bytes, "");
+    throw_out_of_memory(manager, {.requested = bytes});
   } catch (const TierFull& full) {
     if (lock.owns()) lock.unlock();
-    throw_out_of_memory(manager, bytes, full.what());
+    throw_out_of_memory(manager, {.requested = bytes, .reason = full.what()});
   }
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, stream);
@@ -236,6 +224,21 @@ void Pins::hand_to(Pins& other) {
   held_.clear();
 }
 
+Bytes Pins::bytes_to_come(EngineLock& lock, DeviceManager& manager,
+                          std::span<const StorageUse> storages) {
+  std::unordered_set<const Block*> seen;
+  Bytes sum = 0;
+  for (const StorageUse& use : storages) {
+    if (use.storage->device() != manager.device()) continue;
+    const Block* const block = manager.find_or_track(lock, *use.storage);
+    if (block == nullptr) continue;
+    const bool stays = !is_away(block->state) &&
+                       (block->pins > 0 || block->kept || block->state == BlockState::kFresh);
+    if (seen.insert(block).second && !stays) sum += block->size;
+  }
+  return sum;
+}
+
 Bytes Pins::bytes(EngineLock& /*lock*/, const DeviceManager& manager) const {
   std::vector<const Block*> blocks;
   for (const Held& held : held_) {
@@ -301,8 +304,8 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 
 // Errors
 
-void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::string& reason,
-                         bool half_written) {
+void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
+  const auto& [requested, known_limit, reason, half_written] = lack;
   const ThreadState& state = thread_state();
   Bytes immovable = 0;
   Bytes held = 0;
@@ -311,7 +314,7 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
     immovable = manager.engine().immovable(lock);
     held = state.operator_pins.bytes(lock, manager);
   }
-  const Bytes needed = manager.least_limit(immovable + requested, requested);
+  const Bytes needed = std::max(manager.least_limit(immovable + requested, requested), known_limit);
   // Where that is no more than there is, something else is in the way: pieces that do not join,
   // another thread, the tier below. Then enough is what needs nothing to leave.
   const bool too_small = reason.empty() && needed > manager.limit();
@@ -362,6 +365,7 @@ void throw_out_of_memory(DeviceManager& manager, Bytes requested, const std::str
   if (state.depth > 0 && !at::globalContext().benchmarkCuDNN()) {
     Shortage shortage(here, std::move(text));
     shortage.below = reason;
+    shortage.least_limit = floor;
     throw shortage;
   }
   throw c10::OutOfMemoryError(here, std::move(text));

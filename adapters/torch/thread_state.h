@@ -58,6 +58,9 @@ class Pins {
 
   void swap(Pins& other) noexcept { held_.swap(other.held_); }
   [[nodiscard]] bool empty() const { return held_.empty(); }
+  /// Bytes that would be held beside what cannot leave anyway, each block counted once.
+  [[nodiscard]] static Bytes bytes_to_come(EngineLock& lock, DeviceManager& manager,
+                                           std::span<const StorageUse> storages);
   /// Bytes held of one device, each block counted once.
   [[nodiscard]] Bytes bytes(EngineLock& lock, const DeviceManager& manager) const;
 
@@ -140,12 +143,18 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 /// blocks come back, count as written, and are kept.
 void keep(const at::Tensor& tensor);
 
+/// What has found no room.
+struct Lack {
+  Bytes requested = 0;        ///< at once, beside what is held
+  Bytes least_limit = 0;      ///< below which there is none, as is known otherwise
+  std::string reason = {};    ///< why the tier below has no room; empty: it has
+  bool half_written = false;  ///< the operator works in place, and has done a part of it
+};
+
 /// The error of a budget that cannot hold what is needed at once: names the running operator, what
 /// it holds, what is asked for, and the smallest limit that could work. Throws Shortage within an
 /// operator, else c10::OutOfMemoryError; that also where the thread has a WorkspaceRetry, and the
-/// limit, not the tier below, is too small. `reason`: why the tier below has no room; empty: it
-/// has. `half_written`: the operator works in place, and has done a part of it.
-[[noreturn]] void throw_out_of_memory(DeviceManager& manager, Bytes requested,
-                                      const std::string& reason, bool half_written = false);
+/// limit, not the tier below, is too small.
+[[noreturn]] void throw_out_of_memory(DeviceManager& manager, const Lack& lack);
 
 }  // namespace lms::torch

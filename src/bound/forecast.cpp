@@ -17,6 +17,8 @@ constexpr std::array kParts{1.0, 1.25, 1.5, 2.0, 3.0, 4.0};
 constexpr std::array kAboveLeast{1.0, 1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.5, 2.0};
 /// A limit so near to the smallest says nothing more.
 constexpr double kNear = 1.02;
+/// As on NVIDIA's GPUs.
+constexpr Bytes kPage = 2 * kMiB;
 
 Bytes half(Bytes bytes) { return std::max<Bytes>(1, bytes / 2); }
 
@@ -75,9 +77,6 @@ Trace half_batch(const Trace& trace) {
   return halved;
 }
 
-/// As on NVIDIA's GPUs.
-constexpr Bytes kPage = 2 * kMiB;
-
 Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds,
                   bool recompute, const Plan* start) {
   Forecast answer{.limit = limit,
@@ -100,13 +99,26 @@ Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double
 }
 
 std::optional<Forecast> smallest_fit(const Trace& trace, const LinkModel& link) {
-  const auto least = static_cast<double>(least_limit(trace).bytes);
-  for (const double factor : kAboveLeast) {
-    const Bytes limit = round_up(static_cast<Bytes>(least * factor), kPage);
+  const Bytes least = least_limit(trace).bytes;
+  Bytes fails = round_up(least, kPage) - kPage;  // below what one moment needs
+  std::optional<Forecast> fits;
+  const auto fits_at = [&](Bytes limit) {
     Forecast found = forecast(trace, limit, link, 0);
-    if (found.fits()) return found;
+    if (!found.fits()) return false;
+    fits = std::move(found);
+    return true;
+  };
+  for (const double factor : kAboveLeast) {
+    const auto limit = static_cast<Bytes>(static_cast<double>(least) * factor);
+    if (round_up(limit, kPage) > fails && fits_at(round_up(limit, kPage))) break;
+    fails = std::max(fails, round_up(limit, kPage));
   }
-  return std::nullopt;
+  if (!fits) return std::nullopt;
+  while (fits->limit - fails > kPage) {
+    const Bytes middle = fails + (fits->limit - fails) / kPage / 2 * kPage;
+    if (!fits_at(middle)) fails = middle;
+  }
+  return fits;
 }
 
 std::vector<Bytes> limits_to_ask(Bytes peak, Bytes smallest) {

@@ -58,9 +58,9 @@ struct Forecast {
 Forecast forecast(const Trace& trace, Bytes limit, const LinkModel& link, double seconds,
                   bool recompute = true, const Plan* start = nullptr);
 
-/// Of limits from least_limit() on, a few percent apart, the first for which a plan and its
-/// addresses are found, with them; nothing if that is none up to twice the least. A moment's search
-/// for each.
+/// A limit, in pages of 2 MiB, for which a plan and its addresses are found, with them, while none
+/// are for a page less; nothing if there is none up to twice the least. A moment's search for each
+/// that is tried, which may end otherwise another time: none found is no proof.
 std::optional<Forecast> smallest_fit(const Trace& trace, const LinkModel& link);
 
 /// Limits to ask about, descending: the peak in memory, parts of it down to a quarter, and

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,32 @@ Trace small_step() {
   return builder.build();
 }
 
+/// Blocks of odd sizes that live for a while, so that addresses waste some of the room.
+Trace random_step(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto upto = [&](int most) { return static_cast<int>(random() % (most + 1)); };
+  const auto bytes = [&] { return kMiB / 4 * (1 + upto(160)) + 512 * upto(7); };
+  TraceBuilder builder;
+  std::vector<TraceBlockId> alive;
+  for (int i = upto(4); i >= 0; --i) alive.push_back(builder.existing(bytes()));
+  const std::size_t existing = alive.size();
+  for (int i = 8 + upto(30); i > 0; --i) {
+    std::vector<TraceBlockId> reads;
+    for (const TraceBlockId id : alive) {
+      if (upto(4) == 0) reads.push_back(id);
+    }
+    builder.run("op", reads, {}, upto(5), upto(2) * bytes());
+    alive.push_back(builder.result(bytes()));
+    if (upto(1) == 0 && alive.size() > existing) {
+      const auto at = static_cast<std::ptrdiff_t>(existing + random() % (alive.size() - existing));
+      builder.dies(alive[static_cast<std::size_t>(at)]);
+      alive.erase(alive.begin() + at);
+    }
+  }
+  for (std::size_t i = existing; i < alive.size(); ++i) builder.dies(alive[i]);
+  return builder.build();
+}
+
 TEST(Limits, TheSmallestIsFoundAboveWhatOneOperatorNeeds) {
   const Trace trace = small_step();
   const auto smallest = smallest_fit(trace, kMiBPerMs);
@@ -37,6 +65,24 @@ TEST(Limits, TheSmallestIsFoundAboveWhatOneOperatorNeeds) {
   EXPECT_EQ(smallest->limit, 8 * kMiB) << "in pages of two";
   EXPECT_TRUE(verify_plan(trace, smallest->planned->plan, smallest->limit).empty());
   EXPECT_FALSE(forecast(trace, least_limit(trace).bytes - 1, kMiBPerMs, 0).fits());
+}
+
+TEST(Limits, APlanForTheSmallestIsProvedRight) {
+  constexpr Bytes kPage = 2 * kMiB;
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    const Trace trace = random_step(seed);
+    const auto smallest = smallest_fit(trace, kMiBPerMs);
+    ASSERT_TRUE(smallest.has_value());
+    const Bytes limit = smallest->limit;
+    EXPECT_EQ(limit % kPage, 0);
+    EXPECT_GE(limit, least_limit(trace).bytes);
+    EXPECT_TRUE(verify_plan(trace, smallest->planned->plan, limit).empty());
+    EXPECT_TRUE(verify_placement(trace, smallest->planned->plan, smallest->placement).empty());
+    EXPECT_LE(smallest->placement.bytes, limit);
+    const Bytes below = round_up(least_limit(trace).bytes, kPage) - kPage;
+    EXPECT_TRUE(below == 0 || !forecast(trace, below, kMiBPerMs, 0).fits());
+  }
 }
 
 TEST(Limits, AreAskedFromThePeakDownToTheSmallest) {

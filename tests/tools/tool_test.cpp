@@ -116,7 +116,8 @@ TEST_F(Tool, PlanWithoutALimitIsATable) {
       said("5.60 MiB    80 %     1.3 %     13.2 ms   4.00 MiB   4.00 MiB     0.00 ms     "
            "4.00 MiB"))
       << out_;
-  EXPECT_TRUE(said("smallest limit        4.00 MiB: operator 0 (forward) needs 4.00 MiB")) << out_;
+  EXPECT_TRUE(said("smallest limit        4.00 MiB (4MiB): operator 0 (forward) needs 4.00 MiB"))
+      << out_;
   EXPECT_TRUE(said("up to 7.00 MiB may lie in host memory")) << out_;
   EXPECT_EQ(err_, "");
   const Json answer = Json::parse(read_gz_file(path("answer.json")));

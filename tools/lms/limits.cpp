@@ -47,7 +47,9 @@ std::string limits_text(const LimitsReport& report) {
   const std::string needs =
       report.least.where + " needs " + format_bytes(report.least.bytes) + " at one time";
   if (report.smallest) {
-    lines.add("smallest limit", format_bytes(*report.smallest) + ": " + needs);
+    // As it can be given to --limit: rounded, it might be one that is too small.
+    const std::string exact = " (" + std::to_string(*report.smallest / kMiB) + "MiB)";
+    lines.add("smallest limit", format_bytes(*report.smallest) + exact + ": " + needs);
   } else {
     lines.add("smallest limit", "none was found: " + needs);
   }

@@ -160,6 +160,10 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   void note_use(EngineLock& /*lock*/, std::span<const Use> /*uses*/,
                 const std::optional<c10::Stream>& /*other*/) override {}
 
+  [[nodiscard]] Bytes room_of(Bytes bytes) const override {
+    return bytes < min_block() ? 0 : round_up(bytes, FileStore::kAlignment);
+  }
+
   [[nodiscard]] Below* below() override { return forked_ ? nullptr : &below_; }
 
   void reclaim_everything() override {
@@ -209,7 +213,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       }
       ++(engine_.stats(lock).evictions == before ? from_driver_ : from_reclaim_);
     }
-    if (!fits) throw_out_of_memory(*this, size, reason);
+    if (!fits) throw_out_of_memory(*this, {.requested = size, .reason = reason});
     std::unique_ptr<CpuBlock> block;
     try {
       block =

@@ -146,11 +146,11 @@ c10::DataPtr CudaMemory::allocate(std::size_t n) {
     if (data) return data;
   } catch (const TierFull& full) {
     manager_.pilot().released(uid);
-    throw_out_of_memory(manager_, bytes, full.what());
+    throw_out_of_memory(manager_, {.requested = bytes, .reason = full.what()});
   }
   manager_.pilot().released(uid);
   failed_ = size;
-  throw_out_of_memory(manager_, bytes, "");
+  throw_out_of_memory(manager_, {.requested = bytes});
 }
 
 bool CudaMemory::clear_what_failed() {

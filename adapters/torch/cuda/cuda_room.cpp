@@ -122,9 +122,9 @@ Result CudaMemory::with_room(std::size_t size, c10::function_ref<Result()> alloc
       return result;
     }
   } catch (const TierFull& full) {
-    throw_out_of_memory(manager_, bytes, full.what());
+    throw_out_of_memory(manager_, {.requested = bytes, .reason = full.what()});
   }
-  throw_out_of_memory(manager_, bytes, "");
+  throw_out_of_memory(manager_, {.requested = bytes});
 }
 
 template <typename Result>

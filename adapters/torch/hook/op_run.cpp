@@ -191,7 +191,12 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
                                       const OpInfo& info, const c10::SafeKernelFunction& kernel,
                                       const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                       c10::Stack& stack, std::size_t base) {
-  pin_first(state, info, stack);
+  try {
+    pin_first(state, info, stack);
+  } catch (const Shortage& shortage) {
+    name_whole_need(state, info, op, stack, shortage);
+    throw;
+  }
   std::optional<Draft> draft;
   if (Lineages* lineages = pilot.lineages()) {
     draft = lineages->prepare(info, kernel, op, keys, stack);
@@ -199,6 +204,8 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
   const bool may_be_short = pressed() || state.holder.crowded();
   if (info.has_algorithms || (info.may_rerun && may_be_short)) {
     call_with_retry(state, info, kernel, op, keys, stack);
+  } else if (info.makes_once && may_be_short) {
+    call_once(state, info, kernel, op, keys, stack);
   } else {
     const Kernel running(state, info);
     kernel.callBoxed(op, keys, &stack);

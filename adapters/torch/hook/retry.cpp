@@ -4,6 +4,8 @@
 
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
+#include "adapters/torch/operators/results.h"
+#include "adapters/torch/replay/replay.h"
 
 namespace lms::torch {
 namespace {
@@ -97,6 +99,20 @@ void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const 
   if (!workspace_retry.refused.empty()) manager.algorithm_was_changed(info);
 }
 
+/// `run` gets a copy of the arguments ready for what is to be said if it finds no room.
+template <typename Run>
+void run_naming_need(ThreadState& state, const OpInfo& info, const c10::OperatorHandle& op,
+                     const c10::Stack& stack, Run&& run) {
+  const std::size_t base = stack.size() - info.argument_count;
+  const Kept kept(state, {stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end()});
+  try {
+    run();
+  } catch (const Shortage& shortage) {
+    name_whole_need(state, info, op, state.arguments_kept, shortage);
+    throw;
+  }
+}
+
 }  // namespace
 
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
@@ -120,7 +136,44 @@ void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKern
     manager->pilot().restart_operator();
     pin_arguments(state, info, stack);
   }
-  call_with_less_workspace(state, *short_of, info, kernel, op, keys, stack);
+  run_naming_need(state, info, op, stack, [&] {
+    call_with_less_workspace(state, *short_of, info, kernel, op, keys, stack);
+  });
+}
+
+void call_once(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+               const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  run_naming_need(state, info, op, stack, [&] {
+    const Kernel running(state, info);
+    kernel.callBoxed(op, keys, &stack);
+  });
+}
+
+void name_whole_need(ThreadState& state, const OpInfo& info, const c10::OperatorHandle& op,
+                     const c10::Stack& stack, const Shortage& shortage) {
+  if (!shortage.below.empty()) return;
+  DeviceManager* const manager = manager_under_pressure(info, stack);
+  if (manager == nullptr) return;
+  Bytes needed = 0;
+  {
+    const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+    const c10::impl::DisablePythonDispatcher no_python;
+    const auto arguments = std::span(stack).last(info.argument_count);
+    for (const Bytes bytes : result_bytes(op, arguments, manager->device())) {
+      needed += manager->room_of(bytes);
+    }
+  }
+  if (needed == 0) return;
+  // What the call has made and lost is held until then; and what is to come must not be there.
+  state.operator_pins.release();
+  manager->reclaim_everything();
+  Bytes least = 0;
+  {
+    EngineLock lock = manager->engine().lock();
+    needed += Pins::bytes_to_come(lock, *manager, state.arguments);
+    least = manager->least_limit(manager->engine().immovable(lock) + needed, needed);
+  }
+  if (least > shortage.least_limit) throw_out_of_memory(*manager, {.requested = needed});
 }
 
 }  // namespace lms::torch

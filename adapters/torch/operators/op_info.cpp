@@ -153,6 +153,9 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.locks = info.random || info.generator != OpInfo::kNoArgument ||
                info.name.find("_fft_") != std::string::npos;
   info.may_rerun = !writes_any && !info.random && info.kind == OpKind::kPlain;
+  const bool makes = std::ranges::any_of(
+      schema.returns(), [](const c10::Argument& result) { return result.alias_info() == nullptr; });
+  info.makes_once = trusted && makes && !info.may_rerun && info.kind == OpKind::kPlain;
   info.has_algorithms = info.may_rerun && info.name.find("conv") != std::string::npos;
   return info;
 }

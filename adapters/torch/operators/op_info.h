@@ -41,7 +41,9 @@ struct OpInfo {
   std::vector<Argument> arguments;  ///< those that can hold tensors or storages
   std::uint32_t argument_count = 0;
   OpKind kind = OpKind::kPlain;
-  bool may_rerun = false;       ///< running it again after a failure gives the same result
+  bool may_rerun = false;  ///< running it again after a failure gives the same result
+  /// May not be run again, and makes results beside what it writes.
+  bool makes_once = false;
   Rerun rerun = Rerun::kNever;  ///< what is known of running it again after a success
   Deferral deferral = Deferral::kNever;
   FusedRole fused;

@@ -15,8 +15,6 @@
 namespace lms::torch {
 namespace {
 
-/// Kernels may go another way where memory begins elsewhere against such a boundary.
-constexpr Bytes kBoundary = 512;
 /// Rows of the first part, which tells what a row of a result takes.
 constexpr std::int64_t kFirstRows = 16;
 
@@ -25,6 +23,12 @@ Bytes element_bytes(const at::Tensor& tensor) { return static_cast<Bytes>(tensor
 bool out_of_memory(const std::exception& error) {
   return is_shortage(error) || dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
          dynamic_cast<const TierFull*>(&error) != nullptr;
+}
+
+/// That the error names; 0: it names none.
+Bytes limit_named(const std::exception& error) {
+  const auto* shortage = dynamic_cast<const Shortage*>(&error);
+  return shortage != nullptr ? shortage->least_limit : 0;
 }
 
 /// Why there is no room below either; empty: there is, or nobody has said.
@@ -160,16 +164,14 @@ bool Cutter::lend(std::vector<Lent> chosen) {
       uses, [&](const Use& use) { return !use.writes || below_.writable(*use.block); });
 }
 
-void Cutter::pin_all_but(std::span<const Lent> chosen) {
+StorageUses Cutter::what_stays() const {
   StorageUses storages;
   for (const OpInfo::Argument& argument : called_.info.arguments) {
     collect_storages(arguments_[argument.index], argument.writes, /*inside=*/false, storages);
   }
-  const auto away = [&](const StorageUse& use) {
-    return std::ranges::find(chosen, use.storage, &Lent::storage) != chosen.end();
-  };
+  const auto away = [&](const StorageUse& use) { return away_.contains(use.storage); };
   storages.erase(std::remove_if(storages.begin(), storages.end(), away), storages.end());
-  thread_state().operator_pins.add(storages);
+  return storages;
 }
 
 Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& results) {
@@ -190,17 +192,23 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
   const auto cannot = [&] {
     return ended(begun() || room.whole > 0 ? Outcome::kShort : Outcome::kCannot);
   };
+  const auto ran_short = [&](const std::exception& error) {
+    full_below_ = full_below(error);
+    limit_named_ = limit_named(error);
+    return ended(Outcome::kShort);
+  };
   try {
     std::vector<Lent> chosen = choose(room.whole);
     if (chosen.empty() && cuts_.front().results.empty()) return cannot();
     // What stays comes first: whoever waits for what is lent to another must have lent nothing.
-    pin_all_but(chosen);
+    away_.clear();
+    for (const Lent& one : chosen) away_.insert(one.storage);
+    thread_state().operator_pins.add(what_stays());
     if (!lend(std::move(chosen))) return cannot();
   } catch (const std::exception& error) {
     if (full(error)) return ended(Outcome::kCannot);
     if (!out_of_memory(error)) throw;
-    full_below_ = full_below(error);
-    return ended(Outcome::kShort);
+    return ran_short(error);
   }
   while (cut_ < cuts_.size()) {
     try {
@@ -210,8 +218,7 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
     } catch (const std::exception& error) {
       if (full(error)) return ended(Outcome::kCannot);
       if (!out_of_memory(error)) throw;
-      full_below_ = full_below(error);
-      if (smallest_ && room.alone) return ended(Outcome::kShort);
+      if (smallest_ && room.alone) return ran_short(error);
       manager_.reclaim_everything();
       room.alone = smallest_;
       room.part /= 4;
@@ -233,12 +240,14 @@ std::vector<Born> Cutter::born() const {
   return born;
 }
 
-void Cutter::throw_short() {
-  const bool half_written = row_ > 0 && cuts_.front().results.empty();
-  throw_out_of_memory(manager_, least_, full_below_, half_written);
-}
-
 // Parts
+
+Bytes Cutter::shift_of(const CutOperand& operand, std::int64_t row) {
+  // Kernels may go another way where memory begins elsewhere against such a boundary.
+  constexpr Bytes kBoundary = 512;
+  const std::int64_t first = operand.tensor.storage_offset() + row * operand.row;
+  return first * element_bytes(operand.tensor) % kBoundary;
+}
 
 Block* Cutter::lent_block(const at::Tensor& tensor) const {
   const auto found = std::ranges::find(lent_, storage_of(tensor), &Lent::storage);
@@ -287,9 +296,22 @@ std::int64_t Cutter::rows_of_part(const Cut& cut, std::int64_t row, const Room& 
       std::min(cut.rows, cut.chunk == INT64_MAX ? cut.rows : (row / cut.chunk + 1) * cut.chunk);
   rows = std::max(rows / cut.unit * cut.unit, cut.unit);
   smallest_ = rows <= cut.unit;
-  rows = std::min(rows, end - row);
-  least_ = rows * bytes;
-  return rows;
+  return std::min(rows, end - row);
+}
+
+void Cutter::set_operands(c10::Stack& arguments, const Cut& cut,
+                          std::span<const at::Tensor> staged) {
+  for (const auto& [position, value] : cut.replaced) arguments[position] = value;
+  c10::List<at::Tensor> list;
+  for (std::size_t i = 0; i < cut.operands.size(); ++i) {
+    const CutOperand& operand = cut.operands[i];
+    if (operand.element < 0) {
+      arguments[operand.argument] = staged[i];
+    } else {
+      list.push_back(staged[i]);
+      arguments[operand.argument] = list;
+    }
+  }
 }
 
 void Cutter::stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t rows) {
@@ -310,7 +332,7 @@ void Cutter::stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t ro
     }
     const Bytes element = element_bytes(tensor);
     const Bytes bytes = rows * operand.row * element;
-    const Bytes shift = first * element % kBoundary;
+    const Bytes shift = shift_of(operand, row);
     c10::Storage buffer = memory(shift + bytes);
     const StorageUse use{buffer.unsafeGetStorageImpl(), /*writes=*/false};
     part.pins.add({&use, 1});
@@ -320,18 +342,7 @@ void Cutter::stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t ro
         below_.read(*block, first * element, part.staged.back().mutable_data_ptr(), bytes));
     manager_.sliced_bytes += bytes;
   }
-  if (cut.moves) return;
-  for (const auto& [position, value] : cut.replaced) part.arguments[position] = value;
-  c10::List<at::Tensor> list;
-  for (std::size_t i = 0; i < cut.operands.size(); ++i) {
-    const CutOperand& operand = cut.operands[i];
-    if (operand.element < 0) {
-      part.arguments[operand.argument] = part.staged[i];
-    } else {
-      list.push_back(part.staged[i]);
-      part.arguments[operand.argument] = list;
-    }
-  }
+  if (!cut.moves) set_operands(part.arguments, cut, part.staged);
 }
 
 void Cutter::compute(const Cut& cut, Part& part) {

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <deque>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -75,11 +76,21 @@ class Cutter {
 
   [[nodiscard]] StorageUses storages_of_others() const;
   [[nodiscard]] std::vector<Lent> choose(Bytes whole);
-  void pin_all_but(std::span<const Lent> chosen);
+  /// On the device as a whole.
+  [[nodiscard]] StorageUses what_stays() const;
   bool lend(std::vector<Lent> chosen);
   void let_go() noexcept;
   void run_cut(const Cut& cut, const Room& room);
   [[nodiscard]] std::int64_t rows_of_part(const Cut& cut, std::int64_t row, const Room& room);
+  /// Of a part's buffer for the operand: bytes before its first row.
+  [[nodiscard]] static Bytes shift_of(const CutOperand& operand, std::int64_t row);
+  /// The arguments of a part, of which `staged` are the cut's operands.
+  static void set_operands(c10::Stack& arguments, const Cut& cut,
+                           std::span<const at::Tensor> staged);
+  /// Of every result of a part.
+  [[nodiscard]] std::vector<Bytes> made_by_part(const Cut& cut, std::int64_t rows) const;
+  /// What the largest of the smallest parts takes at once.
+  [[nodiscard]] Bytes room_of_parts() const;
   /// `part` is empty. If it throws, copies to some of its buffers are under way.
   void stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t rows);
   void compute(const Cut& cut, Part& part);
@@ -102,9 +113,11 @@ class Cutter {
   std::int64_t row_ = 0;  ///< of it, that comes next
   std::vector<Lent> lent_;
   std::vector<Result> results_;
-  Bytes least_ = 0;         ///< the smallest part that was tried takes
-  bool smallest_ = false;   ///< there is no smaller one
-  std::string full_below_;  ///< why there was no room below, the last time that room was short
+  std::set<c10::StorageImpl*> away_;  ///< of the operands: of these there are parts on the device
+  bool smallest_ = false;             ///< there is no smaller part than the one that was tried
+  // Of the error, the last time that room was short.
+  std::string full_below_;  ///< why there was no room below
+  Bytes limit_named_ = 0;
 };
 
 }  // namespace lms::torch

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace lms::torch {
+
+/// Bytes of every storage that a call on `device` makes for its results, as the operator's meta
+/// kernel has it. What its kernel allocates on the way is not among them. Empty: it makes none, or
+/// nobody can tell before it runs. Slow, and may run Python: no lock may be held.
+std::vector<Bytes> result_bytes(const c10::OperatorHandle& op,
+                                std::span<const c10::IValue> arguments, c10::Device device);
+
+}  // namespace lms::torch
