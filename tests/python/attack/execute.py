@@ -89,6 +89,8 @@ class Run:
         ):
             self.names[function.__name__] = function
         torch.manual_seed(program.seed)
+        if program.device == "cpu":
+            torch.set_num_threads(program.threads)
 
     def all(self) -> Trail:
         """Runs everything; the trail."""
@@ -335,7 +337,8 @@ def _once(program: Program, reader: Reader, expected: Trail, factor: float) -> N
         del run
 
 
-_COUNTS = ("evictions", "evictions.clean", "drops", "remakes", "plan.steps", "plan.divergences")
+_COUNTS = ("evictions", "evictions.clean", "drops", "remakes", "slices.operators")
+_COUNTS += ("plan.steps", "plan.divergences")
 
 
 def _counts(device: str) -> dict[str, int]:
