@@ -141,7 +141,7 @@ Bytes Engine::send_out(EngineLock& lock, Block& block, bool may_drop) {
   const bool verify = clean && options_.verify;
   const Bytes size = block.size;
   std::optional<Bytes> copied;
-  for (bool retried = false;;) {
+  for (;;) {
     try {
       lock.unlock();
       if (verify && !mover_.copy_matches(block)) {
@@ -155,12 +155,10 @@ Bytes Engine::send_out(EngineLock& lock, Block& block, bool may_drop) {
       if (!lock.owns()) lock.lock();
       const std::size_t known = blocks_.size();
       collect_dead(lock);
-      // The dead may have had copies, given back when the lock is let go.
+      // The dead may have had copies, given back when the lock is let go. What is free may be in
+      // pieces: as long as there are copies, giving one back may join some.
       const bool freed = blocks_.size() < known;
-      if (!retried && (drop_copies(lock, size) > 0 || freed)) {
-        retried = true;
-        continue;
-      }
+      if (drop_copies(lock, size) > 0 || freed) continue;
       // What can be computed again needs no room below.
       if (may_drop && finish_drop(lock, block, unplanned())) return size;
       if (!may_drop) finish_transition(lock, block, BlockState::kResident);
