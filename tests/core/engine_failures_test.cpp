@@ -164,7 +164,7 @@ TEST(EngineFailures, CopiesGoUntilWhatIsFreeBelowIsInOnePiece) {
     ASSERT_TRUE(world.evict(*block));
     world.use(*block);
   }
-  world.sim.fail_next(Direction::kOut, 2);  // as if each copy were in the way
+  world.sim.fail_next(Direction::kOut, 3);  // as if each copy were in the way
   EXPECT_TRUE(world.evict(c));
   EXPECT_EQ(world.sim.host_used(), 10);
   check_consistent(world);
