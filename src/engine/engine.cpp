@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace lms {
@@ -167,15 +169,22 @@ Bytes Engine::in_use(EngineLock& lock) {
 
 bool Engine::make_room_until(EngineLock& lock, Bytes bytes, bool take) {
   bool made = false;
+  std::exception_ptr full;
   try {
     do {
-      made = try_to_make_room(lock, bytes, take);
+      full = nullptr;
+      try {
+        made = try_to_make_room(lock, bytes, take);
+      } catch (const TierFull&) {
+        full = std::current_exception();
+      }
     } while (!made && wait_for_others(lock));
   } catch (...) {
     end_wait(lock);
     throw;
   }
   end_wait(lock);
+  if (full != nullptr) std::rethrow_exception(full);
   return made;
 }
 
@@ -214,12 +223,32 @@ Bytes Engine::reclaim(EngineLock& lock, Bytes bytes) {
 }
 
 Bytes Engine::send_out_or_drop(EngineLock& lock, Block& block) {
+  const Bytes size = block.size;
   try {
-    return send_out(lock, block);
+    return send_out(lock, block, /*may_drop=*/false);
   } catch (const TierFull&) {
+    // The block may have died meanwhile. What is computed again takes more room than what comes
+    // back: nothing is dropped before that is the only way.
+    if (const Bytes sent = send_out_smaller(lock, size); sent > 0) return sent;
     if (const Bytes dropped = drop_any(lock); dropped > 0) return dropped;
     throw;
   }
+}
+
+Bytes Engine::send_out_smaller(EngineLock& lock, Bytes size) {
+  std::vector<std::pair<Block*, std::uint64_t>> offered;
+  policy_->for_each([&](Block& block) { offered.emplace_back(&block, block.id); });
+  for (const auto& [block, id] : offered) {
+    // The lock is let go while one is tried: the next may be gone, or in use.
+    if (!blocks_.contains(block) || block->id != id || !may_leave(*block)) continue;
+    if (block->size >= size && !block->copy_valid) continue;
+    try {
+      if (const Bytes left = send_out(lock, *block, /*may_drop=*/false); left > 0) return left;
+    } catch (const TierFull&) {
+      size = std::min(size, block->size);
+    }
+  }
+  return 0;
 }
 
 Bytes Engine::drop_any(EngineLock& lock) {

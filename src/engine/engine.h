@@ -77,8 +77,9 @@ class Engine {
 
   /// The thread's operator is about to pin, or to allocate: from now on others that need its room
   /// wait for leave(). No effect if it is inside an engine already. Waits while another queues for
-  /// room (what comes later must not take it away from him) or is alone; if it is contended, until
-  /// it is alone itself. It must hold no pins. Lets the lock go.
+  /// room (what comes later must not take it away from him) or is alone; if it is contended, or
+  /// wants to be alone where room is short, until it is alone itself. Who holds locks goes in
+  /// without waiting. It must hold no pins. Lets the lock go.
   void enter(EngineLock& lock, PinHolder& holder);
   /// Its operator has ended, and has no pins. `to_try_again`: it was refused, and will enter again.
   /// No effect on who is not inside this engine. Never lets the lock go.
@@ -257,8 +258,10 @@ class Engine {
   /// tier below is full the block is dropped, if it may and can be computed again; else throws
   /// TierFull.
   Bytes send_out(EngineLock& lock, Block& block, bool may_drop = true);
-  /// Likewise; or any other block is dropped instead.
+  /// Likewise; where the tier below is full for it, a smaller block leaves instead, or any block is
+  /// dropped.
   Bytes send_out_or_drop(EngineLock& lock, Block& block);
+  Bytes send_out_smaller(EngineLock& lock, Bytes size);
   Bytes drop_one(EngineLock& lock, Bytes most);
   bool drop_up_to(EngineLock& lock, Block& block, Bytes most);
   /// Lets the bytes of a block go that is kLeaving, if they can be computed again: see
@@ -290,6 +293,7 @@ class Engine {
   [[nodiscard]] bool stuck(const PinHolder& holder) const;
   [[nodiscard]] bool others_go_on(const PinHolder& who) const;
   [[nodiscard]] bool others_inside(const PinHolder& who) const;
+  [[nodiscard]] bool short_of_room() const;
   [[nodiscard]] PinHolder* whom_to_refuse(const PinHolder& who) const;
   void refuse(PinHolder& holder);
   void open_or_close(PinHolder& holder);

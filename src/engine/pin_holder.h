@@ -18,9 +18,12 @@ class PinHolder {
   bool ends = true;
   /// What it does can be done again from the start if it is refused room. Its thread's.
   bool repeatable = false;
-  /// It holds locks that others may need before they end: it is refused room at once where it would
-  /// wait for them. Its thread's.
+  /// It holds locks that others may need before they end: it waits for nobody, neither to enter nor
+  /// for room, which it is refused instead. Its thread's.
   bool holds_locks = false;
+  /// It will hold such locks, and cannot be done again: where room is short it enters alone, so
+  /// that nobody has what it needs. Set before Engine::enter().
+  bool wants_alone = false;
 
   /// The engine that it is inside of, or null. For its own thread.
   [[nodiscard]] Engine* engine() const { return engine_; }

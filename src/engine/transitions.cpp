@@ -141,7 +141,8 @@ Bytes Engine::send_out(EngineLock& lock, Block& block, bool may_drop) {
   const bool verify = clean && options_.verify;
   const Bytes size = block.size;
   std::optional<Bytes> copied;
-  for (bool retried = false;;) {
+  const std::uint64_t id = block.id;
+  for (bool gave_up = false;;) {
     try {
       lock.unlock();
       if (verify && !mover_.copy_matches(block)) {
@@ -155,16 +156,21 @@ Bytes Engine::send_out(EngineLock& lock, Block& block, bool may_drop) {
       if (!lock.owns()) lock.lock();
       const std::size_t known = blocks_.size();
       collect_dead(lock);
-      // The dead may have had copies, given back when the lock is let go.
-      const bool freed = blocks_.size() < known;
-      if (!retried && (drop_copies(lock, size) > 0 || freed)) {
-        retried = true;
-        continue;
+      // The dead may have had copies, given back when the lock is let go. What is free may be in
+      // pieces: as long as there are copies, giving one back may join some. But no more than as
+      // much as is needed, where the block can be computed again.
+      if (!gave_up || !may_drop) {
+        gave_up = drop_copies(lock, size) > 0 || blocks_.size() < known;
+        if (gave_up) continue;
+      }
+      if (!may_drop) {
+        finish_transition(lock, block, BlockState::kResident);
+        throw;
       }
       // What can be computed again needs no room below.
-      if (may_drop && finish_drop(lock, block, unplanned())) return size;
-      if (!may_drop) finish_transition(lock, block, BlockState::kResident);
-      throw;
+      if (finish_drop(lock, block, unplanned())) return size;
+      if (!gave_up || !blocks_.contains(&block) || block.id != id || !may_leave(block)) throw;
+      return send_out(lock, block, /*may_drop=*/false);
     } catch (...) {
       if (!lock.owns()) lock.lock();
       finish_transition(lock, block, BlockState::kResident);

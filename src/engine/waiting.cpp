@@ -52,6 +52,11 @@ bool Engine::others_inside(const PinHolder& who) const {
       inside_, [&](const PinHolder* holder) { return holder != &who && holder->ends; });
 }
 
+/// Something has had to leave, or two operators of a kind may not find room side by side.
+bool Engine::short_of_room() const {
+  return stats_.evictions > 0 || stats_.drops > 0 || stats_.device.current > options_.limit / 2;
+}
+
 /// Of those who wait for room, one that holds some, and knows how to begin anew.
 PinHolder* Engine::whom_to_refuse(const PinHolder& who) const {
   const auto found = std::ranges::find_if(waiting_, [&](const PinHolder* holder) {
@@ -140,7 +145,10 @@ void Engine::end_wait(EngineLock& lock) {
 
 void Engine::enter(EngineLock& lock, PinHolder& holder) {
   if (holder.engine_ != nullptr) return;
-  if (holder.contended_) {
+  // Whoever waits for an entrance holds nothing, so those inside end, and the wait does.
+  if (holder.holds_locks) {
+    // They may want its locks.
+  } else if (holder.contended_ || (holder.wants_alone && short_of_room())) {
     holder.alone_ = true;
     open_or_close(holder);
     while (others_inside(holder)) wait(lock);

@@ -155,6 +155,37 @@ TEST(EngineFailures, CleanCopiesMakeRoomBelowBeforeTierFull) {
   EXPECT_TRUE(world.reads(b, 2));
 }
 
+TEST(EngineFailures, CopiesGoUntilWhatIsFreeBelowIsInOnePiece) {
+  World world(30);
+  SimBlock& a = world.used(10, 1);
+  SimBlock& b = world.used(10, 2);
+  SimBlock& c = world.used(10, 3);
+  for (SimBlock* block : {&a, &b}) {
+    ASSERT_TRUE(world.evict(*block));
+    world.use(*block);
+  }
+  world.sim.fail_next(Direction::kOut, 3);  // as if each copy were in the way
+  EXPECT_TRUE(world.evict(c));
+  EXPECT_EQ(world.sim.host_used(), 10);
+  check_consistent(world);
+}
+
+TEST(EngineFailures, WhereOneDoesNotFitBelowASmallerOneLeaves) {
+  World world(40, {.host_bytes = 15});
+  SimBlock& a = world.used(20, 1);
+  SimBlock& b = world.used(10, 2);
+  SimBlock& c = world.used(10, 3);
+  world.sim.set_hooks({.drop = [](SimBlock&) { return true; }});
+  EXPECT_TRUE(world.make_room(10));
+  EXPECT_EQ(world.state(a), BlockState::kResident);
+  EXPECT_EQ(world.state(b), BlockState::kAbsent);
+  EXPECT_EQ(world.stats().drops, 0) << "nothing has to be computed again";
+  EXPECT_TRUE(world.make_room(20));
+  EXPECT_EQ(world.state(a), BlockState::kDropped) << "nothing else helps";
+  EXPECT_TRUE(c.holds(3));
+  check_consistent(world);
+}
+
 TEST(EngineFailures, CopiesOfTheDeadMakeRoomBelowBeforeTierFull) {
   World world(20, {.host_bytes = 10});
   SimBlock& a = world.used(10, 1);

@@ -104,6 +104,25 @@ TEST_F(EngineWait, APageInWaitsToo) {
   first.end();
 }
 
+TEST_F(EngineWait, AnAllocationWaitsWhereTheTierBelowIsFull) {
+  World tight(100, {.host_bytes = 10});
+  Worker holds(tight);
+  Worker wants(tight);
+  SimBlock& stays = tight.used(20, 1);
+  SimBlock* const made = holds.make(60);
+  ASSERT_NE(made, nullptr);
+  std::jthread other([&] {
+    EXPECT_NO_THROW(EXPECT_NE(wants.make(60), nullptr));
+    wants.end();
+  });
+  wait_for_waiting(tight, 1);
+  tight.remove(*made);
+  holds.end();
+  other.join();
+  EXPECT_TRUE(tight.reads(stays, 1));
+  check_consistent(tight);
+}
+
 TEST_F(EngineWait, WhatNeverFitsFailsAtOnceOrWhenAlone) {
   SimBlock& a = world.used(60, 1);
   EXPECT_EQ(second.make(101), nullptr);
@@ -249,6 +268,45 @@ TEST_F(EngineWait, WhoHoldsLocksThatOthersNeedIsRefusedAtOnce) {
   first.end();
 }
 
+TEST_F(EngineWait, WhoWillHoldThemEntersAloneWhereRoomIsShort) {
+  SimBlock& a = world.used(60, 1);
+  SimBlock& b = world.used(10, 2);
+  first.pin(a);
+  std::atomic<bool> entered{false};
+  std::jthread other([&] {
+    second.holder.wants_alone = true;
+    second.pin(b);
+    entered.store(true);
+    second.holder.holds_locks = true;
+    EXPECT_NE(second.make(60), nullptr);
+    second.holder.holds_locks = false;
+    second.end();
+  });
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  EXPECT_FALSE(entered.load()) << "the first is inside";
+  first.end();
+  other.join();
+  second.holder.wants_alone = false;
+  check_consistent(world);
+}
+
+TEST_F(EngineWait, WhoHoldsThemEntersThoughAnotherQueues) {
+  SimBlock& a = world.used(60, 1);
+  Worker third(world);
+  third.pin(a);
+  std::jthread other([&] {
+    EXPECT_NE(first.make(60), nullptr);
+    first.end();
+  });
+  wait_for_waiting(world, 1);
+  // In its kernel already, and the third cannot end before it has ended.
+  second.holder.holds_locks = true;
+  EXPECT_NE(second.make(5), nullptr);
+  second.holder.holds_locks = false;
+  second.end();
+  third.end();
+}
+
 /// An interpreter's lock. Whoever has taken it also wants the engine's, as a thread that frees a
 /// tensor does.
 class Interpreter final : public OuterLock {
@@ -335,6 +393,55 @@ TEST_F(EngineWait, NorForAMove) {
   });
   wait_for_waiting(world, 1);
   wanted.open();
+}
+
+/// As the next, and half of the operators allocate under one lock, and cannot be done again.
+TEST_F(EngineWait, NobodyIsRefusedForALockThatAllTake) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 400;
+  std::vector<SimBlock*> shared;
+  for (std::uint64_t i = 0; i < 5; ++i) shared.push_back(&world.used(20, 50 + i));
+  ASSERT_TRUE(world.evict(*shared[0]));
+  world.sim.set_hooks({.mid_move = [](SimBlock&, Direction) { std::this_thread::yield(); }});
+  std::mutex generator;
+  std::barrier start(kThreads);
+  std::vector<std::jthread> threads;
+  for (int id = 0; id < kThreads; ++id) {
+    threads.emplace_back([&, id] {
+      std::mt19937 random(static_cast<unsigned>(id) + 11);
+      const auto below = [&](unsigned n) { return static_cast<unsigned>(random()) % n; };
+      Worker worker(world);
+      start.arrive_and_wait();
+      for (int round = 0; round < kRounds; ++round) {
+        const bool locks = below(2) == 0;
+        SimBlock& input = *shared[below(5)];
+        const auto size = static_cast<Bytes>(20 + below(50));
+        for (int tries = 0; tries < 2; ++tries) {
+          worker.holder.repeatable = !locks && tries == 0;
+          worker.holder.wants_alone = locks;
+          SimBlock* made = nullptr;
+          try {
+            worker.pin(input);
+            std::unique_lock<std::mutex> held(generator, std::defer_lock);
+            if (locks) held.lock();
+            worker.holder.holds_locks = locks;
+            for (unsigned i = below(20); i > 0; --i) std::this_thread::yield();
+            made = worker.make(size);
+          } catch (const OutOfMemory&) {
+            made = nullptr;
+          }
+          worker.holder.holds_locks = false;
+          const bool again = made == nullptr && worker.holder.contended();
+          if (made != nullptr) world.remove(*made);
+          worker.end(/*to_try_again=*/again);
+          EXPECT_TRUE(made != nullptr || (again && !locks && tries == 0)) << "alone it fits";
+          if (made != nullptr) break;
+        }
+      }
+    });
+  }
+  threads.clear();
+  check_consistent(world);
 }
 
 /// Operators that need up to 95 of 100 bytes, from several threads at once, in several steps each:

@@ -45,6 +45,8 @@ def test_random_programs(tmp_path: Path, device: str) -> None:
     assert same and int(same.group(1)) > PROGRAMS * 0.7, done.stdout
     counted = re.search(r"'evictions': (\d+)", done.stdout)
     assert counted and int(counted.group(1)) > PROGRAMS, done.stdout
+    sliced = re.search(r"'slices.operators': (\d+)", done.stdout)
+    assert sliced and int(sliced.group(1)) > PROGRAMS, done.stdout
 
 
 PROGRAM = {
@@ -76,6 +78,12 @@ def test_failures_are_found_and_shrunk(tmp_path: Path, kind: str, line: str) -> 
     assert record["kind"] == kind
     left = record["program"]["prelude"]
     assert line in left and len(left) < len(lines), left
+
+
+def test_no_seed_is_left_out(tmp_path: Path) -> None:
+    """Also where a batch ends."""
+    done = attack(tmp_path, "--seeds", "--programs", "5", "--batch", "2")
+    assert done.stdout.startswith("5 programs"), done.stdout + done.stderr
 
 
 def test_lines_call_what_there_is() -> None:

@@ -224,6 +224,47 @@ def test_an_operator_that_keeps_the_interpreter_waits_for_room(device: str) -> N
     assert _outcome(FILL) == "evicted True\n"
 
 
+DRAW = """
+import threading
+import torch, torch_lms
+torch.set_num_threads(1)
+torch_lms.enable(device="cpu", limit="25MiB", min_block=1 << 20, host_limit="1GiB")
+count = (7 << 20) // 4
+chances = [torch.zeros(count).add_(i % 2) for i in range(4)]
+added = [torch.full((count,), float(i)).add_(0) for i in range(4)]
+def draw():
+    for _ in range(12):
+        for i, x in enumerate(chances):
+            drawn = torch.bernoulli(x)
+            assert drawn[0].item() == drawn[-1].item() == i % 2
+            del drawn
+def add():
+    for _ in range(24):
+        for i in range(4):
+            total = added[i] + added[(i + 1) % 4]
+            assert total[0].item() == i + (i + 1) % 4
+errors = []
+def guard(work):
+    try:
+        work()
+    except Exception as error:
+        errors.append(str(error)[:200])
+threads = [threading.Thread(target=guard, args=(work,)) for work in (draw, draw, add, add)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(errors, "evicted", torch_lms.memory_stats("cpu")["evictions"] > 50)
+"""
+
+
+@pytest.mark.cpu_only
+def test_operators_that_draw_find_room_beside_others(device: str) -> None:
+    """They allocate under the generator's lock, where nobody can be waited for."""
+    harness.lms()
+    assert _outcome(DRAW) == "[] evicted True\n"
+
+
 TOGGLE = """
 import sys, threading, time
 import torch, torch_lms

@@ -47,6 +47,7 @@ class Outermost {
   Outermost(ThreadState& state, const OpInfo& info) : state_(state) {
     state_.outermost = &info;
     state_.holder.ends = info.ends_alone;
+    state_.holder.wants_alone = info.locks && !info.may_rerun;
   }
   ~Outermost() {
     state_.outermost = nullptr;

@@ -89,6 +89,8 @@ class Run:
         ):
             self.names[function.__name__] = function
         torch.manual_seed(program.seed)
+        if program.device == "cpu":
+            torch.set_num_threads(program.threads)
 
     def all(self) -> Trail:
         """Runs everything; the trail."""
@@ -322,11 +324,12 @@ def _left(device: str) -> dict[str, int]:
     return {key: stats.get(f"{key}.current", 0) for key in _EMPTY}
 
 
-def _once(program: Program, reader: Reader, expected: Trail, factor: float) -> None:
-    """One run under LMS; Wrong or NoRoom."""
+def _once(program: Program, reader: Reader, expected: Trail, factor: float) -> bool:
+    """One run under LMS; Wrong or NoRoom. False: it was given more than its limits."""
     run = ManagedRun(program, reader, expected, factor)
     try:
         run.all()
+        return run.grown == 0
     except (Wrong, NoRoom) as error:
         error.__traceback__ = None  # whose frames hold tensors
         raise error from None
@@ -335,7 +338,8 @@ def _once(program: Program, reader: Reader, expected: Trail, factor: float) -> N
         del run
 
 
-_COUNTS = ("evictions", "evictions.clean", "drops", "remakes", "plan.steps", "plan.divergences")
+_COUNTS = ("evictions", "evictions.clean", "drops", "remakes", "slices.operators")
+_COUNTS += ("plan.steps", "plan.divergences")
 
 
 def _counts(device: str) -> dict[str, int]:
@@ -397,7 +401,6 @@ def needless(program: Program, reader: Reader, expected: Trail) -> bool:
     simple = program.copy()
     simple.settings.plan, simple.settings.recompute = "off", False
     try:
-        _once(simple, reader, expected, 1.0)
+        return _once(simple, reader, expected, 1.0)
     except (Wrong, NoRoom):
         return False
-    return True

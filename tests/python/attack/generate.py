@@ -22,6 +22,7 @@ _LARGEST = 96 << 10  # bytes of one tensor, times the scale
 _CUDA_SCALE = 256
 _ARENA_SCALE = 64
 _BALLAST = 128 << 20  # under smaller limits there is no arena
+_TIGHT_SCALE = 4  # parts of less than 64 KiB are not cut
 
 
 @dataclass
@@ -46,7 +47,32 @@ _KINDS: list[tuple[str, Weighted, float]] = [
     ("streams", templates.STREAMS, 2),
     ("failures", templates.FAILURES, 0.5),
 ]
-_LOCAL = ("factories", "pure", "views", "writes", "memory")  # what threads may do: all their own
+# Of programs whose limits are below what one operator touches: most can run in slices.
+_TIGHT: list[tuple[str, Weighted, float]] = [
+    ("sliced", templates.SLICED, 12),
+    ("sliced writes", templates.SLICED_WRITES, 8),
+    ("factories", templates.FACTORIES, 2),
+    ("pure", templates.PURE, 0.5),
+    ("views", templates.VIEWS, 3),
+    ("writes", templates.WRITES, 0.3),
+    ("random", templates.RANDOM, 0.2),
+    ("memory", templates.MEMORY, 2),
+    ("slices", templates.SLICES, 0.3),
+    ("pointers", templates.POINTERS, 0.5),
+    ("autograd", templates.AUTOGRAD, 1),
+    ("streams", templates.STREAMS, 2),
+    ("failures", templates.FAILURES, 0.5),
+]
+_SHARED_READS = ("sliced",)  # of which threads may read main's tensors, too
+_LOCAL = (
+    "factories",
+    "pure",
+    "views",
+    "writes",
+    "memory",
+    "sliced",
+    "sliced writes",
+)  # what threads may do: all their own
 _SHARED = ("check()", "reclaim()", "gc.", "torch.manual_seed", "{l", "{v}", "normal_", "random_")
 # Where whatever reads dropped memory unheard would end the process, or what has no meaning there.
 _CPU_ONLY = ("byteswap", "untyped_storage()[", "F.one_hot", "take(")
@@ -66,6 +92,12 @@ class _Making:
         if device.startswith("cuda"):
             self.program.ballast = _BALLAST if seed % 4 else 0
             self.scale = _ARENA_SCALE if self.program.ballast else _CUDA_SCALE
+        self.on_cpu = device == "cpu"
+        self.tight = self.dice.random() < 0.3
+        if self.tight and self.on_cpu:
+            self.scale = self.dice.choice([1, _TIGHT_SCALE])
+            self.program.threads = self.dice.choice([1, 1, 1, 2, 3])
+            torch.set_num_threads(self.program.threads)
         self.unit = 4096 * self.scale
         self.maker = Maker(self.dice, self.run.names, scale=self.scale)
         self.maker.readable = "tuw"  # what threads have made is main's after they have ended
@@ -75,16 +107,19 @@ class _Making:
 
     def choose_taste(self) -> Taste:
         dice, kinds, weights = self.dice, [], []
-        for name, lines, weight in _KINDS:
-            if name == "streams" and self.program.device == "cpu":
+        for name, lines, weight in self.kinds():
+            if name == "streams" and self.on_cpu:
                 continue
-            if name == "pointers" and self.program.device != "cpu":
+            if name == "pointers" and not self.on_cpu:
                 continue
-            if name == "slices" and (is_known("storage_slices") or self.scale > 1):
+            if name == "slices" and (is_known("storage_slices") or not self.on_cpu):
                 continue
             kinds.append(lines)
             weights.append(weight * dice.choice([0, 0.3, 1, 1, 1, 3]) + 0.01)
         return Taste(kinds, weights)
+
+    def kinds(self) -> list[tuple[str, Weighted, float]]:
+        return _TIGHT if self.tight else _KINDS
 
     def make(self) -> tuple[Program, Trail]:
         dice, program = self.dice, self.program
@@ -105,7 +140,7 @@ class _Making:
         dice, program, maker = self.dice, self.program, self.maker
         program.steps = dice.randint(9, 16)  # some seven pass before there is a plan
         maker.letter, maker.readable, maker.mine = "b", "tb", set()
-        for _ in range(2):
+        for _ in range(0 if self.tight else 2):
             self.add(program.body, templates.NETWORKS)
         self.fill(program.body, dice.randint(6, 20), plain=True)
         if dice.random() < 0.7:
@@ -128,11 +163,11 @@ class _Making:
         dice = self.dice
         for _ in range(count):
             chance = dice.random()
-            if chance < 0.02 and not plain:
+            if chance < (0.04 if self.tight else 0.02) and not plain:
                 self.add_threads(actions)
-            elif chance < 0.06 and not plain:
+            elif chance < 0.07 and not plain:
                 self.add_control(actions)
-            elif chance < 0.08 and not plain:
+            elif chance < 0.09 and not plain:
                 self.add_parking(actions)
             else:
                 kinds, weights = self.taste.kinds, self.taste.weights
@@ -146,13 +181,13 @@ class _Making:
                 continue
             if any(part in template and is_known(name) for name, part in KNOWN_LINES.items()):
                 continue
-            if self.scale > 1 and any(part in template for part in _CPU_ONLY):
+            if not self.on_cpu and any(part in template for part in _CPU_ONLY):
                 continue
             try:
                 code = self.maker.fill(template)
             except NoFit:
                 continue
-            pure = lines in (templates.PURE, templates.FACTORIES)
+            pure = lines in (templates.PURE, templates.FACTORIES, templates.SLICED)
             self.act(actions, Action(code, pure))
             return True
         return False
@@ -192,13 +227,22 @@ class _Making:
     def add_control(self, actions: list[Action]) -> None:
         """Another limit, or everything off and on again."""
         dice = self.dice
-        limit = int(max(self.peak * dice.uniform(0.2, 1), 4 * self.largest, 8 * self.unit))
+        limit = self.least_limit(8)
+        if not self.tight:
+            limit = max(int(self.peak * dice.uniform(0.2, 1)), limit)
         code = f"limits({limit})"
         if dice.random() < 0.06:
             code = "restart()"
         elif dice.random() < 0.3 and not is_known("other_thread"):
             code = f"other_thread({limit})"
         self.act(actions, Action(code))
+
+    def least_limit(self, units: int) -> int:
+        """Enough for most operators; in tight programs only for those in slices."""
+        dice, largest = self.dice, self.largest
+        if self.tight:
+            return int(max(largest * dice.choice([0.6, 1.1, 1.5, 2.2, 3]), units * self.unit))
+        return max(4 * largest, units * self.unit)
 
     def add_parking(self, actions: list[Action]) -> None:
         """Gives back a tensor's storage, if nobody else uses it, or lets it come back."""
@@ -238,7 +282,8 @@ class _Making:
             kept, self.run.trail = self.run.trail, []
             try:
                 for _ in range(self.dice.randint(3, 10)):
-                    kind = self.dice.choice([k for k in _KINDS if k[0] in _LOCAL])
+                    kind = self.dice.choice([k for k in self.kinds() if k[0] in _LOCAL])
+                    maker.readable = f"{letter}t" if kind[0] in _SHARED_READS else letter
                     self.add(lines, kind[1], refused=_SHARED)
                 events = self.run.trail
             finally:
@@ -252,10 +297,13 @@ class _Making:
     def choose_settings(self, planned: bool) -> None:
         dice, settings = self.dice, self.program.settings
         settings.min_block = dice.choice([self.unit] * 4 + [self.unit // 4, 1])
-        least = max(4 * self.largest, 6 * self.unit)
+        settings.slices = dice.choice(["auto"] * 7 + ["always"] * 2 + ["off"])
+        least = self.least_limit(6)
         # What a step's graph holds is in nobody's name: the peak is that of the names alone.
         part = dice.uniform(0.5, 2.5) if planned else dice.uniform(0.15, 0.9)
-        settings.limit = int(max(self.peak * part, least))
+        settings.limit = least if self.tight else int(max(self.peak * part, least))
+        if self.tight:
+            settings.slices = dice.choice(["auto"] * 3 + ["always"])
         settings.verify = dice.random() < 0.9
         mode = dice.choice(["planned"] * 4 + ["reactive"]) if planned else ""
         mode = mode or dice.choice(["evict", "drop", "drop", "reactive", "reactive", "recompute"])

@@ -51,6 +51,7 @@ class Settings:
     plan_seconds: float = 0.01
     recompute: bool = False
     verify: bool = True
+    slices: str = "auto"
 
     def arguments(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -77,6 +78,7 @@ class Program:
     steps: int = 0
     extras: dict[int, list[Action]] = field(default_factory=dict)
     ballast: int = 0  # bytes on the device beside LMS, on top of which the limits come
+    threads: int = 1  # with which kernels of the CPU compute
 
     def actions(self) -> Iterator[Action]:
         """Every action in the order in which they run."""
@@ -106,6 +108,7 @@ class Program:
                 for step, actions in self.extras.items()
             },
             "ballast": self.ballast,
+            "threads": self.threads,
         }
 
     @staticmethod
@@ -122,6 +125,7 @@ class Program:
                 for step, actions in value.get("extras", {}).items()
             },
             ballast=value.get("ballast", 0),
+            threads=value.get("threads", 1),
         )
 
 
@@ -131,6 +135,8 @@ def listing(program: Program) -> str:
         f"{name}={value!r}" for name, value in with_units(program.settings.arguments()).items()
     )
     lines = [f"# seed {program.seed}", f"torch_lms.enable(device={program.device!r}, {settings})"]
+    if program.threads > 1:
+        lines.insert(1, f"torch.set_num_threads({program.threads})")
     if program.ballast:
         lines.insert(1, f"# limits come on top of {program.ballast} bytes of PyTorch's own")
     lines += _lines(program.prelude, "")

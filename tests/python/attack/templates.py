@@ -90,6 +90,92 @@ PURE: list[tuple[float, str]] = [
     (1, "{o} = torch.func.vmap(lambda row: row * row.sum())({m})"),
 ]
 
+# Operators that can run in slices; results are new memory, so threads may read what others read.
+SLICED: list[tuple[float, str]] = [
+    (6, "{o} = torch.{abs|neg|cos|sin|exp|erf|relu|sigmoid|tanh|sqrt|reciprocal|log}({f})"),
+    (8, "{o} = torch.{add|sub|mul|div|maximum|minimum}({f}, {same})"),
+    (3, "{o} = {f} {+|-|*|/|<|>|==|!=|<=|>=} {c}"),
+    (3, "{o} = {t} {<|>|==|!=|<=|>=} {same}"),
+    (2, "{o} = torch.add({f}, {same}, alpha={c})"),
+    (3, "{o} = torch.where({f} > {c}, {1}, {same})"),
+    (2, "{o} = torch.{addcmul|addcdiv}({f}, {same}, {same}, value={c})"),
+    (2, "{o} = torch.lerp({f}, {same}, {c})"),
+    (2, "{o} = {f}.clamp({-1|-0.5}, {0.5|2})"),
+    (1, "{o} = {f} ** {2|3|0.5|-1}"),
+    (2, "{o} = {t}.masked_fill({1} == 0, {k})"),
+    (3, "{o} = F.{gelu|silu|elu|softplus|leaky_relu|hardtanh|mish|hardswish|hardsigmoid}({f})"),
+    (1, "{o} = F.threshold({f}, {c}, {k})"),
+    (3, "{o} = {f}.{softmax|log_softmax}({d})"),
+    (3, "{o} = F.layer_norm({f}, {1}.shape[{1:|-1:}])"),
+    (2, "{o} = F.{max_pool2d|avg_pool2d}({q}, 2)"),
+    (2, "{o} = F.embedding({i}.clamp(0, 7).flatten(), {M})"),
+    (2, "{o} = torch.cat([{t}, {same}], {d})"),
+    (2, "{o} = torch.cat([{f}, {same}, {1}], {0|-1})"),
+    (3, "{o} = {t}.to({" + DTYPES + "}, copy=True)"),
+    (2, "{o} = {t}.clone({|memory_format=torch.contiguous_format})"),
+    (1, "{o} = {q}.clone(memory_format=torch.channels_last)"),
+    (3, "{o} = {f} {+|-|*} {1}[{0|:1|-1:|..., :1}]"),
+    (2, "{o} = {W} * {1}[:1].expand_as({1})"),
+    (2, "{o} = {f} + {1}[..., :1].expand_as({1})"),
+    (2, "{o} = {m}.t() {+|*} {same}.t()"),
+    (2, "{o} = {m}.t() {+|*} {1}.t().contiguous()"),
+    (2, "{o} = {f}[{1:|:-1|..., 1:}] {+|*} {1}[{1:|:-1|..., 1:}]"),
+    (1, "{o} = {m}[:1].expand(96, -1) {+|>} {c}"),
+    (
+        3,
+        "{o} = (lambda x: (lambda y: torch.autograd.grad(y, x, y)[0])("
+        "F.{gelu|silu|elu|softplus|leaky_relu|hardtanh|mish|hardswish|relu|logsigmoid}(x)"
+        "))({f}.detach().requires_grad_())",
+    ),
+    (
+        2,
+        "{o} = (lambda x: (lambda y: torch.autograd.grad(y, x, y)[0])("
+        "x.{softmax|log_softmax}({-1|0})"
+        "))({f}.detach().requires_grad_())",
+    ),
+    (
+        1,
+        "{o} = (lambda x: (lambda y: torch.autograd.grad(y, x, y)[0])("
+        "F.{max_pool2d|avg_pool2d}(x, 2)))({q}.detach().requires_grad_())",
+    ),
+    (
+        1,
+        "{o} = (lambda x: torch.autograd.grad(F.cross_entropy(x, torch.arange(len(x), device=dev)"
+        " % x.shape[1], reduction='{mean|sum}'), x)[0])({m}.detach().requires_grad_())",
+    ),
+]
+
+SLICED_WRITES: list[tuple[float, str]] = [
+    (4, "{w}.{add_|mul_|sub_|div_}({c})"),
+    (4, "{w}.{add_|mul_|sub_|div_}({same})"),
+    (3, "{w}.{copy_|add_|mul_}({1})"),
+    (3, "{w}.copy_({kin})"),
+    (3, "{t}.copy_({same})"),
+    (2, "{w}.copy_({1}[{0|:1|..., :1}].clone())"),
+    (2, "{w}.{exp_|neg_|relu_|sigmoid_|tanh_|zero_}()"),
+    (2, "{t}.fill_({k})"),
+    (2, "{w}.clamp_(-1, 1)"),
+    (2, "{w}.lerp_({same}, {c})"),
+    (2, "{w}.{addcmul_|addcdiv_}({same}, {same}, value={c})"),
+    (2, "{w}.masked_fill_({1} > {c}, {c})"),
+    (3, "{w}[{1:|:-1|..., 1:|..., ::2|::2}].{mul_|add_}({c})"),
+    (2, "{w}[1:].{add_|copy_}({same}[{1:|:-1}])"),
+    (2, "{W}[:4].{add_|copy_|mul_}({1}[4:8])"),
+    (2, "{w}[1:].{add_|copy_}({1}[:-1])"),
+    (2, "{w}.{sub_|add_|copy_}({1}[{0|:1|-1:|..., :1}])"),
+    (2, "{w}.mT.{add_|mul_}({same}.mT)"),
+    (2, "{w}.mT.{add_|copy_}({same}.mT.contiguous())"),
+    (2, "{w}.view(-1)[3:].{mul_|add_|fill_}({c})"),
+    (2, "{w}[:1].expand(5, *{1}.shape[1:]).mul_({c})"),
+    (2, "torch.{add|mul|sub|maximum|div}({f}.detach(), {same}.detach(), out={apart})"),
+    (2, "torch.{add|mul}({f}.detach(), {same}.detach(), out={1}.detach())"),
+    (2, "torch.{sin|tanh|neg|exp}({f}.detach(), out={apart})"),
+    (1, "torch.{sin|neg}({f}.detach(), out={apart}.mT)"),
+    (2, "torch.cat([{w}, {same}], out={apart})"),
+    (2, "torch._foreach_{add_|mul_}([{w}, {w}], {c})"),
+    (1, "F.{relu|elu|leaky_relu|hardtanh|silu}({w}, inplace=True)"),
+]
+
 VIEWS: list[tuple[float, str]] = [
     (3, "{o} = {t}[{1}.shape[0] // 4:]"),
     (2, "{o} = {t}[..., ::2]"),

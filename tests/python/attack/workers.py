@@ -105,7 +105,7 @@ def crashes_plainly(program: dict[str, Any], device: str) -> bool:
 
 
 def _take(tasks: Iterator[Task], count: int) -> list[Task]:
-    return [task for task, _ in zip(tasks, range(count), strict=False)]
+    return list(itertools.islice(tasks, count))
 
 
 class _Child:
