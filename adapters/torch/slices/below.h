@@ -54,8 +54,8 @@ class Below {
   virtual void end(Block& block, bool written) = 0;
 };
 
-/// What `take` gives, which needs so much room below. Where there is none: once more, without what is
-/// dead and without copies of what is also on the device. Throws what `take` throws.
+/// What `take` gives, which needs so much room below. Where there is none: once more, without what
+/// is dead and without copies of what is also on the device. Throws what `take` throws.
 template <typename Take>
 auto take_below(Engine& engine, Bytes bytes, Take take) {
   try {
