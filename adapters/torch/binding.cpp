@@ -91,7 +91,9 @@ void before_free(const at::Tensor& tensor) {
     run_deferred(tensor, /*writes=*/true);
     c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
     DeviceManager* manager = active_manager(storage.device());
-    if (manager != nullptr && manager->lineages().any()) manager->lineages().before_free(storage);
+    if (manager == nullptr) return;
+    if (manager->lineages().any()) manager->lineages().before_free(storage);
+    manager->memory_goes(storage);
   });
 }
 

@@ -85,6 +85,10 @@ class DeviceManager {
   /// Whoever owns the block's bytes will hear of it when its storage dies.
   [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }
 
+  /// The storage lives on, and its memory is about to be given back: what is known of its bytes
+  /// ends here, where nobody announces their death.
+  virtual void memory_goes(c10::StorageImpl& /*storage*/) {}
+
   /// True if what an operator does here and now can be done again in in_order().
   [[nodiscard]] virtual bool records_here() { return true; }
   /// Runs `work` on the one stream on which lineages are recorded and run: after what has been

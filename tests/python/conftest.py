@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,12 @@ def clean_slate(
             monkeypatch.delenv(name)
     if "gpu" not in request.keywords:
         monkeypatch.setenv("LMS_VERIFY", "1")
+    elif torch.cuda.is_initialized():
+        # Workspaces of former tests lie in segments that could not be given back.
+        gc.collect()
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
     yield
     torch_lms.disable()
 

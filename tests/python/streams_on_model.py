@@ -252,6 +252,25 @@ def test_fetched(then: str, arena: bool) -> None:
     check(expected)
 
 
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+def test_memory_that_goes_and_returns(arena: bool) -> None:
+    """A storage may get its old address again: what was known of its bytes is over."""
+    with managed(arena):
+        x = programs.large(1)
+        send_away(x)
+        x.clone()  # it is there again, and the copy is kept
+        storage = x.untyped_storage()
+        size = storage.nbytes()
+        storage.resize_(0)
+        storage.resize_(size)
+        x.clone()
+        before = torch_lms.memory_stats("cuda")
+        send_away(x)
+        after = torch_lms.memory_stats("cuda")
+        assert after["evictions"] == before["evictions"] + 1
+        assert after["evictions.clean"] == before["evictions.clean"]
+
+
 def test_memory_goes_back_while_a_graph_is_captured() -> None:
     """The arena keeps what is free: giving it back takes a wait for the device."""
     with managed(arena=True):

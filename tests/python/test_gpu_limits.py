@@ -93,7 +93,7 @@ def test_peaks_of_two_allocators_are_not_added() -> None:
 def test_limit_below_the_largest_operator() -> None:
     """The operator, its bytes and the smallest limit are named; a larger limit goes on."""
     before = harness.held("cuda")
-    with harness.managed("cuda", limit=168 * MIB, min_block="1MiB") as package:
+    with harness.managed("cuda", limit=168 * MIB, min_block="1MiB", slices=False) as package:
         a = block(4096, 4096, device="cuda")
         b = block(4096, 4096, device="cuda", value=3)
         with pytest.raises(OUT_OF_MEMORY) as caught:

@@ -44,7 +44,7 @@ def sliced(device: str, limit: int, **settings: object) -> Iterator[None]:
 
 def scale(device: str) -> int:
     """How many times as large tensors are on a GPU, whose allocators take memory in 2 MiB."""
-    return 16 if device == "cuda" else 1
+    return 128 if device == "cuda" else 1
 
 
 def numbers(*sizes: int, device: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -157,8 +157,9 @@ def turned(device: str) -> list[Tensor]:
 
 
 def looked_up(device: str) -> list[Tensor]:
-    table = numbers(501, 301, device=device)
-    index = torch.arange(1201 * scale(device), device=device) * 7 % 501
+    rows = 501 * scale(device)
+    table = numbers(rows, 301, device=device)
+    index = torch.arange(1401 * scale(device), device=device) * 7 % rows
     return [functional.embedding(index, table)]
 
 
@@ -184,8 +185,8 @@ def test_programs_under_less_than_an_operator_needs(
 ) -> None:
     program, limit = PROGRAMS[name]
     expected = bits(program(device))
-    # On a GPU PyTorch's allocator keeps some of the limit, in steps of 20 MiB.
-    room = int(limit * scale(device) * MIB) + (64 * MIB if device == "cuda" else 0)
+    # On a GPU PyTorch's allocator keeps some of the limit, and the arena leaves a little.
+    room = int(limit * scale(device) * MIB) + (32 * MIB if device == "cuda" else 0)
     with sliced(device, room):
         before = torch_lms.memory_stats(device)
         found = program(device)

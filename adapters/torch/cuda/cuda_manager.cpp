@@ -258,6 +258,16 @@ void CudaManager::forget(EngineLock& lock, c10::StorageImpl& storage, CudaBlock&
   blocks_.erase(&storage);
 }
 
+void CudaManager::memory_goes(c10::StorageImpl& storage) {
+  // Other memory may lie at the same address, as large: it would be taken for the old block's.
+  EngineLock lock = engine_.lock();
+  const auto found = blocks_.find(&storage);
+  if (found == blocks_.end()) return;
+  CudaBlock& block = *found->second;
+  if (announces_death(block) || block.state != BlockState::kResident) return;
+  forget(lock, storage, block);
+}
+
 void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
                            const std::optional<c10::Stream>& other) {
   // capture_begin() has waited for every copy, and nothing is fetched since.

@@ -32,6 +32,7 @@ class CudaManager final : public DeviceManager {
   Block* find(EngineLock& lock, c10::StorageImpl& storage) override;
   void note_use(EngineLock& lock, std::span<const Use> uses,
                 const std::optional<c10::Stream>& other) override;
+  void memory_goes(c10::StorageImpl& storage) override;
   [[nodiscard]] Below* below() override { return &below_; }
   void reclaim_everything() override { memory_.reclaim_everything(); }
   bool clear_what_failed() override { return memory_.clear_what_failed(); }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 from collections.abc import Iterator
 
 import torch
@@ -48,3 +49,13 @@ def base(program: Program) -> int:
     clear()
     room = _ROOM + _ROOM_OF_STREAMS * ("cuda.Stream" in listing(program))
     return int(torch.cuda.memory_reserved(program.device)) + room
+
+
+def soil(device: str, dice: random.Random) -> None:
+    """Leaves noise in the memory that PyTorch's allocator hands out next."""
+    if not device.startswith("cuda"):
+        return
+    large = [torch.empty(1 << 28, dtype=torch.uint8, device=device)]
+    small = [torch.empty(1 << 12, dtype=torch.uint8, device=device) for _ in range(512)]
+    for tensor in large + small:
+        tensor.fill_(dice.randrange(1, 256))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import random
 import re
 import threading
 from collections.abc import Callable
@@ -270,20 +271,24 @@ def run_plain(program: Program, reader: Reader) -> Trail:
 
 
 def varies(program: Program, reader: Reader, expected: Trail) -> bool:
-    """Whether plain runs differ among themselves, with memory elsewhere each time."""
+    """Whether plain runs differ among themselves, with memory elsewhere and other noise in it each
+    time."""
     held = []
     for turn in range(_PLAIN_RUNS):
         held.append(torch.empty(100 + 7919 * turn % 4000))
+        beside.soil(program.device, random.Random(turn))
         if run_plain(program, reader) != expected:
             return True
     return False
 
 
-def takes_plainly(program: Program, reader: Reader) -> int:
-    """Most bytes of a GPU that a plain run has allocated at once; 0 on the CPU, which does not
-    say."""
+def takes_plainly(program: Program, reader: Reader, trail: Trail) -> int:
+    """Most bytes of a GPU that a plain run, which has left such a trail, has allocated at once; 0
+    on the CPU, which does not say."""
     if program.device == "cpu":
         return 0
+    if any("OutOfMemoryError" in event for event in trail if isinstance(event, str)):
+        return 1 << 62
     torch.cuda.reset_peak_memory_stats()
     run_plain(program, reader)
     return int(torch.cuda.max_memory_allocated())

@@ -172,7 +172,7 @@ SLICED_WRITES: list[tuple[float, str]] = [
     (2, "torch.{sin|tanh|neg|exp}({f}.detach(), out={apart})"),
     (1, "torch.{sin|neg}({f}.detach(), out={apart}.mT)"),
     (2, "torch.cat([{w}, {same}], out={apart})"),
-    (2, "torch._foreach_{add_|mul_}([{w}, {w}], {c})"),
+    (2, "foreach('{add_|mul_}', [{w}, {w}], {c})"),
     (1, "F.{relu|elu|leaky_relu|hardtanh|silu}({w}, inplace=True)"),
 ]
 
@@ -227,10 +227,10 @@ WRITES: list[tuple[float, str]] = [
     (1, "torch.cumsum({f}.detach(), 0, out={apart})"),
     (1, "torch.mm({m}.detach(), {mate}.detach().t(), out={apart})"),
     (1, "torch.cat([{w}, {same}], out={apart})"),
-    (2, "torch._foreach_{add_|mul_}([{w}, {w}], {c})"),
-    (2, "torch._foreach_addcmul_([{w}], [{same}], [{same}])"),
-    (1, "torch._foreach_copy_([{w}], [{same}])"),
-    (2, "torch._foreach_lerp_([{w}], [{same}], {c})"),
+    (2, "foreach('{add_|mul_}', [{w}, {w}], {c})"),
+    (2, "foreach('addcmul_', [{w}], [{same}], [{same}])"),
+    (1, "foreach('copy_', [{w}], [{same}])"),
+    (2, "foreach('lerp_', [{w}], [{same}], {c})"),
     (2, "{w}.{normal_|uniform_|exponential_|bernoulli_}()"),
     (1, "{w}.random_(0, 9)"),
     (1, "{w}.clamp_(-2, 2)"),

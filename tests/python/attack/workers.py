@@ -274,6 +274,6 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
             kind, text = "unusable", "plain runs differ"
         elif kind == "leak" and leaks_plainly(program, reader):
             kind = "same"
-        elif kind == "memory" and takes_plainly(program, reader) > ENOUGH // 2:
+        elif kind == "memory" and takes_plainly(program, reader, trail) > ENOUGH // 2:
             kind, text = "unusable", "takes too much in plain PyTorch"
         say(index=index, kind=kind, text=text, stats=verdict.stats)

@@ -92,10 +92,22 @@ class Parked:
 
 def regrow(tensor: Tensor, rows: int, value: float) -> None:
     """``resize_`` to another number of rows; what is new has contents."""
+    if tensor.is_inference():
+        raise ValueError("it would be resized, and what is new could not be written")
     before = tensor.shape[0]
     tensor.resize_(rows, *tensor.shape[1:])
     if rows > before:
         tensor[before:] = value
+
+
+def foreach(name: str, *arguments: Any) -> None:
+    """``torch._foreach_NAME`` in place. A GPU writes all tensors of the lists at once: none of them
+    may be another's memory."""
+    tensors = [t for value in arguments if isinstance(value, list) for t in value]
+    memory = {t.untyped_storage()._cdata for t in tensors}
+    if len(memory) < len(tensors) and any(t.is_cuda for t in tensors):
+        raise ValueError("the order of the writes is not defined")
+    getattr(torch, f"_foreach_{name}")(*arguments)
 
 
 def cut(tensor: Tensor) -> None:
@@ -268,6 +280,7 @@ _HELPERS: tuple[Any, ...] = (
     Pointer,
     Parked,
     regrow,
+    foreach,
     cut,
     rebase,
     saved,
