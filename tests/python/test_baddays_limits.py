@@ -228,7 +228,7 @@ def test_more_is_there_than_both_limits_hold(device: str) -> None:
     with harness.managed(device, limit="128KiB", host_limit="64KiB") as package:
         assert package.is_enabled(device)
         with pytest.raises((*OUT_OF_MEMORY, RuntimeError)) as caught:
-            torch.zeros(2048, 2048, device=device).add_(1)  # more than a segment has left
+            torch.zeros(4096, 4096, device=device).add_(1)  # more than a segment has left
         del caught
         package.enable(limit="1GiB", min_block="4KiB", device=device)
         assert all(same(x, reference(128, 128, value=i)) for i, x in enumerate(held))

@@ -32,7 +32,23 @@ def _is_float(t: Tensor) -> bool:
 
 
 def _is_free(t: Tensor) -> bool:
-    return t.is_floating_point() and not t.requires_grad
+    """It may be written in place: by a GPU, which writes all at once, only what lies apart."""
+    return t.is_floating_point() and not t.requires_grad and (t.is_cpu or _lies_apart(t))
+
+
+def _lies_apart(t: Tensor) -> bool:
+    """No two elements have the same place."""
+    reach = 0
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += (size - 1) * stride
+    return True
+
+
+def _can_grow(t: Tensor) -> bool:
+    """Else an operator that fails to resize it leaves it larger than its memory."""
+    return t.untyped_storage().resizable()
 
 
 _FITS: dict[str, Callable[[Tensor], bool]] = {
@@ -103,7 +119,11 @@ class Maker:
         if hole == "apart":
             taken = {self.names[name].untyped_storage()._cdata for name in chosen["all"]}
             return self.one_of(
-                self.tensors(lambda t: _is_free(t) and t.untyped_storage()._cdata not in taken)
+                self.tensors(
+                    lambda t: (
+                        _is_free(t) and _can_grow(t) and t.untyped_storage()._cdata not in taken
+                    )
+                )
             )
         if hole == "d":
             return str(dice.randint(-1, max(self.names[first].dim() - 1, 0)))
