@@ -118,6 +118,10 @@ def test_python_of_the_page_runs(page: str, surroundings, tmp_path: Path) -> Non
         cwd=tmp_path, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
+    if page == "quick-start.md":
+        wants, gets = re.search(r"wants (\d+) MiB and gets (\d+)", PAGES[page]).groups()
+        assert f"limit {gets}.0 MiB" in ran.stdout
+        assert f"takes {wants}.0 MiB in memory" in ran.stdout
 
 
 RUN = [pair for pair in dict.fromkeys(commands()) if not pair[1].startswith(tuple(NOT_RUN))]

@@ -67,6 +67,30 @@ def test_links_that_lead_nowhere_are_named(repository) -> None:
     assert stage.broken == ["README.md: docs/gone.md", "README.md: ../../etc/passwd"]
 
 
+def test_a_notebook_is_a_page_and_a_file(repository, tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "\n", "Why, [where](../docs/a.md)."]},
+        {"cell_type": "code", "source": ["x = [1](2)\n", "x"]},
+        {"cell_type": "markdown", "source": ["[Next](m.ipynb), [gone](gone.ipynb)"]},
+    ]
+    files = {
+        "README.md": "[n](nb/n.ipynb)", "docs/a.md": "[here](../nb/n.ipynb#part)",
+        "nb/n.ipynb": json.dumps({"cells": cells}), "nb/m.ipynb": json.dumps({"cells": cells[:1]}),
+    }  # fmt: skip
+    stage = repository(files)
+    out = tmp_path / "out"
+    assert stage.broken == ["nb/n.ipynb: gone.ipynb"]
+    assert (out / "README.md").read_text() == "[n](nb/n.md)"
+    assert (out / "docs/a.md").read_text() == "[here](../nb/n.md#part)"
+    assert (out / "nb/n.ipynb").read_text() == files["nb/n.ipynb"]
+    page = (out / "nb/n.md").read_text()
+    assert page == (
+        "# Title\n\n[The notebook, to download](n.ipynb)\n\nWhy, [where](../docs/a.md).\n\n"
+        "```python\nx = [1](2)\nx\n```\n\n[Next](m.md), [gone](gone.ipynb)\n"
+    )
+    assert (out / "nb/m.md").is_file()
+
+
 def test_the_reference_has_all_that_the_package_offers() -> None:
     offered = [name for name in torch_lms.__all__ if not name.startswith("__")]
     assert tool("stage").names() == offered

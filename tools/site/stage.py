@@ -3,12 +3,14 @@
     stage.py FOLDER
 
 Pages stay what they are on disk, with relative links that work there too. README.md is the first
-page. A link to a folder becomes one to its README.md, or to a list of its files. Fails where a
-link leads nowhere.
+page. A link to a folder becomes one to its README.md, or to a list of its files, and one to a
+notebook leads to a page of its cells, with the notebook itself to download. Fails where a link
+leads nowhere.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "src/README.md"]
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?\)")
+DOWNLOAD = "[The notebook, to download]("
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 PYTHON = """# Python
@@ -83,6 +86,8 @@ class Stage:
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix != ".md":
             shutil.copyfile(ROOT / path, target)
+            if path.suffix == ".ipynb":
+                target.with_suffix(".md").write_text(self.linked(_cells(ROOT / path), path))
             return
         target.write_text(self.linked((ROOT / path).read_text(), path))
 
@@ -101,6 +106,8 @@ class Stage:
         path = Path(*_normal((page.parent / target).parts))
         if path in self.files:
             self.waiting.append(path)
+            if path.suffix == ".ipynb" and not opening.endswith(DOWNLOAD):
+                return f"{opening}{target.removesuffix('.ipynb')}.md{anchor})"
             return match[0]
         if any(path in file.parents for file in self.files):
             self.folder_page(path)
@@ -120,6 +127,17 @@ class Stage:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(f"# {path}\n\n" + "\n".join(lines) + "\n")
         self.waiting += inside
+
+
+def _cells(path: Path) -> str:
+    """A notebook as a page: its text, its code, and a link to itself under the title."""
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        text = "".join(cell["source"])
+        parts.append(f"```python\n{text}\n```" if cell["cell_type"] == "code" else text)
+    title, _, rest = parts[0].partition("\n")
+    parts[0] = f"{title}\n\n{DOWNLOAD}{path.name})\n{rest}"
+    return "\n\n".join(parts) + "\n"
 
 
 def _normal(parts: tuple[str, ...]) -> list[str]:
