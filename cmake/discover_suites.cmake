@@ -10,9 +10,11 @@ if(NOT status EQUAL 0)
   message(FATAL_ERROR "${program} --gtest_list_tests: ${status}")
 endif()
 
+# Programs have suites of the same name, and set_tests_properties() means all tests of a name.
 function(add name filter)
-  add_test("${name}" "${program}" "--gtest_filter=${filter}")
-  set_tests_properties("${name}" PROPERTIES LABELS "${label}" TIMEOUT 300 ENVIRONMENT "${environment}")
+  set(test "${label}.${name}")
+  add_test("${test}" "${program}" "--gtest_filter=${filter}")
+  set_tests_properties("${test}" PROPERTIES LABELS "${label}" TIMEOUT 300 ENVIRONMENT "${environment}")
 endfunction()
 
 string(REGEX REPLACE " *#[^\n]*" "" listed "${listed}") # values of parameters
