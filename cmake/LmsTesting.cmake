@@ -1,5 +1,7 @@
 # GoogleTest and rapidcheck, from the system or from .vendor/ (see tools/scripts/vendor.sh), and
-# lms_add_tests(<label> DEPS <target>...): tests/<label>/*.cpp as the program lms_<label>_tests.
+# lms_add_tests(<label> DEPS <target>... [BY_SUITE [APART <suite>...]]): tests/<label>/*.cpp as the
+# program lms_<label>_tests, a process for each test. BY_SUITE: for each suite instead, as PyTorch
+# takes longer to load than most tests to run; but not of the suites that stand APART.
 include(GoogleTest)
 
 set(lms_vendor "${PROJECT_SOURCE_DIR}/.vendor")
@@ -30,7 +32,7 @@ target_link_libraries(
                           Threads::Threads)
 
 function(lms_add_tests label)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "BY_SUITE" "" "DEPS;APART")
   string(TOUPPER "${LMS_TESTS}" all)
   if(NOT all MATCHES "^(ON|YES|Y|TRUE|1)$" AND NOT label IN_LIST LMS_TESTS)
     return()
@@ -49,8 +51,24 @@ function(lms_add_tests label)
   target_link_libraries(${target} PRIVATE ${arg_DEPS} lms_test_main lms_sanitize)
   # No plan that an earlier run has kept decides a test: there is no folder for them. Threads that have
   # nothing to do sleep: tests run beside each other, and who spins takes the processor from another.
-  gtest_discover_tests(
-    ${target}
-    DISCOVERY_MODE PRE_TEST
-    PROPERTIES LABELS ${label} TIMEOUT 300 ENVIRONMENT "XDG_CACHE_HOME=/dev/null;OMP_WAIT_POLICY=PASSIVE")
+  set(environment "XDG_CACHE_HOME=/dev/null;OMP_WAIT_POLICY=PASSIVE")
+  if(NOT arg_BY_SUITE)
+    gtest_discover_tests(
+      ${target}
+      DISCOVERY_MODE PRE_TEST
+      PROPERTIES LABELS ${label} TIMEOUT 300 ENVIRONMENT "${environment}")
+    return()
+  endif()
+  set(suites "${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake")
+  file(
+    GENERATE
+    OUTPUT "${suites}"
+    CONTENT
+      "set(program \"$<TARGET_FILE:${target}>\")
+set(label ${label})
+set(apart \"${arg_APART}\")
+set(environment \"${environment}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/discover_suites.cmake\")
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${suites}")
 endfunction()

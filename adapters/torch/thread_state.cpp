@@ -304,21 +304,13 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 
 // Errors
 
-void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
-  const auto& [requested, known_limit, reason, half_written] = lack;
+namespace {
+
+/// What the error says. `held`: by the operator, which wants more; `floor`: the limit to name.
+std::string text_of(DeviceManager& manager, const Lack& lack, Bytes held, Bytes floor,
+                    bool too_small) {
   const ThreadState& state = thread_state();
-  Bytes immovable = 0;
-  Bytes held = 0;
-  {
-    EngineLock lock = manager.engine().lock();
-    immovable = manager.engine().immovable(lock);
-    held = state.operator_pins.bytes(lock, manager);
-  }
-  const Bytes needed = std::max(manager.least_limit(immovable + requested, requested), known_limit);
-  // Where that is no more than there is, something else is in the way: pieces that do not join,
-  // another thread, the tier below. Then enough is what needs nothing to leave.
-  const bool too_small = reason.empty() && needed > manager.limit();
-  const Bytes floor = too_small ? needed : manager.ample_limit(requested);
+  const auto& [requested, known_limit, reason, half_written] = lack;
   std::string text = "LMS: out of memory on " + manager.device().str() + ": ";
   if (state.outermost != nullptr) {
     text += "operator " + state.outermost->name + " needs at least " +
@@ -352,6 +344,27 @@ void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
             "what that tensor held is lost, and nothing else. Load it again before training goes "
             "on, after torch_lms.enable(limit=...) with more."
           : "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
+  return text;
+}
+
+}  // namespace
+
+void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
+  const auto& [requested, known_limit, reason, half_written] = lack;
+  const ThreadState& state = thread_state();
+  Bytes immovable = 0;
+  Bytes held = 0;
+  {
+    EngineLock lock = manager.engine().lock();
+    immovable = manager.engine().immovable(lock);
+    held = state.operator_pins.bytes(lock, manager);
+  }
+  const Bytes needed = std::max(manager.least_limit(immovable + requested, requested), known_limit);
+  // Where that is no more than there is, something else is in the way: pieces that do not join,
+  // another thread, the tier below. Then enough is what needs nothing to leave.
+  const bool too_small = reason.empty() && needed > manager.limit();
+  const Bytes floor = too_small ? needed : manager.ample_limit(requested);
+  std::string text = text_of(manager, lack, held, floor, too_small);
   remember_need(text, {.op = state.outermost != nullptr ? state.outermost->name : "",
                        .bytes = held + requested,
                        .least_limit = floor,

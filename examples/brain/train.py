@@ -63,14 +63,51 @@ def _digest(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def main() -> int:
-    args = _arguments()
-    name = args.device
+def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _train(
+    model: torch.nn.Module, image: torch.Tensor, truth: torch.Tensor, steps: int, label: str
+) -> tuple[list[float], list[float]]:
+    """Losses and seconds of the steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.8, 0.95))
+
+    def decay(step: int) -> float:
+        return 0.5 if step == 0 else 1 - 0.8 * step / steps
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, decay)
+
+    losses: list[float] = []
+    seconds: list[float] = []
+    quiet = not sys.stderr.isatty()
+    bar = tqdm(total=steps, desc=label, unit="step", disable=quiet, ncols=79, nrows=24)
+    for _ in range(steps):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        scores = model(image).permute(0, 2, 3, 4, 1).reshape(-1, len(CLASSES))
+        loss = F.cross_entropy(scores, truth)
+        del scores
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        _sync(image.device)
+        seconds.append(time.perf_counter() - start)
+        bar.set_postfix_str(f"loss {losses[-1]:.4f}", refresh=False)
+        bar.update()
+    bar.close()
+    return losses, seconds
+
+
+def main() -> int:
+    args = _arguments()
+    device = _device(args.device)
     _make_repeatable(args.threads)
     _sync(device)
     if args.cap and device.type == "cuda":
@@ -91,32 +128,7 @@ def main() -> int:
     # the memory of a shallow one than a third.
     convolutions = 5 if device.type == "cuda" else 2
     model = UNet3d(len(CLASSES), convolutions=convolutions).to(device, memory_format=layout)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.8, 0.95))
-
-    def decay(step: int) -> float:
-        return 0.5 if step == 0 else 1 - 0.8 * step / args.steps
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, decay)
-
-    losses: list[float] = []
-    seconds: list[float] = []
-    quiet = not sys.stderr.isatty()
-    bar = tqdm(total=args.steps, desc=args.label, unit="step", disable=quiet, ncols=79, nrows=24)
-    for _ in range(args.steps):
-        start = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        scores = model(image).permute(0, 2, 3, 4, 1).reshape(-1, len(CLASSES))
-        loss = F.cross_entropy(scores, truth)
-        del scores
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-        _sync(device)
-        seconds.append(time.perf_counter() - start)
-        bar.set_postfix_str(f"loss {losses[-1]:.4f}", refresh=False)
-        bar.update()
-    bar.close()
+    losses, seconds = _train(model, image, truth, args.steps, args.label)
     stats: dict[str, int] = {}
     if args.limit:
         stats = dict(torch_lms.memory_stats())

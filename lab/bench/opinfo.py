@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import dataclasses
 import json
 import os
 import platform
@@ -114,6 +115,91 @@ def disturbance(device: str) -> contextlib.AbstractContextManager[Any]:
     return Disturbance()
 
 
+# A way of calling a case with one of its samples: name, way, sample, and the bits of the plain run.
+Run = tuple[str, Way, Any, Any]
+Refused = collections.Counter[str]
+
+COUNTED = {
+    "evictions": "evictions",
+    "clean": "evictions.clean",
+    "drops": "drops",
+    "remakes": "remakes",
+    "slices": "slices.operators",
+}
+
+
+def repeatable_runs(case: Case, device: str, count: int) -> tuple[list[Run], Refused]:
+    """What plain PyTorch computes twice with the same bits, and why the rest is left out."""
+    from stress.compare import bits_of, differences
+
+    if case.info.name in UNINITIALISED:
+        raise Skip("its result is uninitialised memory")
+    try:
+        samples = samples_of(case, device, count)
+    except Exception as error:
+        raise Skip(f"its samples cannot be made ({type(error).__name__})") from error
+    if not samples:
+        raise Skip("it has no samples in this type")
+
+    plain: list[Run] = []
+    refused: Refused = collections.Counter()
+    for index, sample in enumerate(samples):
+        for name, way in ways_of(case):
+            try:
+                first = bits_of(way(case, sample))
+                second = bits_of(way(case, sample))
+            except Exception as error:
+                refused[f"plain PyTorch raises {type(error).__name__}"] += 1
+                continue
+            if differences(first, second):
+                refused["two plain runs differ"] += 1
+                continue
+            plain.append((f"sample {index}, {name}", way, sample, first))
+    if not plain:
+        raise Skip(refused.most_common(1)[0][0] if refused else "it cannot be called")
+    return plain, refused
+
+
+@dataclasses.dataclass
+class Managed:
+    """What came of the runs under LMS."""
+
+    kept: list[tuple[str, Any, Any]] = dataclasses.field(default_factory=list)
+    suspects: list[tuple[Run, list[str]]] = dataclasses.field(default_factory=list)
+    raised: list[str] = dataclasses.field(default_factory=list)
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def run_managed(case: Case, device: str, runs: list[Run], drop: bool, slices: bool) -> Managed:
+    """The same runs under LMS, compared while it is on; it is off when this returns."""
+    from stress.compare import bits_of, differences
+
+    import torch_lms
+
+    done = Managed()
+    stress = "drop" if drop else True
+    when = "always" if slices else "auto"
+    torch_lms.enable(device=device, min_block=1, stress=stress, slices=when, verify=True)
+    before = torch_lms.memory_stats(device)
+    try:
+        for name, way, sample, expected in runs:
+            try:
+                result = way(case, sample)
+                found = differences(expected, bits_of(result))
+            except Exception as error:
+                done.raised.append(f"{name}: raised {type(error).__name__}: {str(error)[:400]}")
+                continue
+            if found:
+                done.suspects.append(((name, way, sample, expected), found))
+            else:
+                done.kept.append((name, result, expected))
+        stats = torch_lms.memory_stats(device)
+        done.counts = {key: int(stats[name]) - int(before[name]) for key, name in COUNTED.items()}
+    finally:
+        torch_lms.disable()
+    return done
+
+
 def run_case(
     case: Case,
     device: str,
@@ -130,80 +216,30 @@ def run_case(
     """
     from stress.compare import bits_of, differences
 
-    if case.info.name in UNINITIALISED:
-        raise Skip("its result is uninitialised memory")
-    try:
-        samples = samples_of(case, device, count)
-    except Exception as error:
-        raise Skip(f"its samples cannot be made ({type(error).__name__})") from error
-    if not samples:
-        raise Skip("it has no samples in this type")
-
-    plain: list[tuple[str, Way, Any, Any]] = []
-    refused: collections.Counter[str] = collections.Counter()
-    for index, sample in enumerate(samples):
-        for name, way in ways_of(case):
-            try:
-                first = bits_of(way(case, sample))
-                second = bits_of(way(case, sample))
-            except Exception as error:
-                refused[f"plain PyTorch raises {type(error).__name__}"] += 1
-                continue
-            if differences(first, second):
-                refused["two plain runs differ"] += 1
-                continue
-            plain.append((f"sample {index}, {name}", way, sample, first))
-    if not plain:
-        raise Skip(refused.most_common(1)[0][0] if refused else "it cannot be called")
-    report = {"runs": len(plain), "refused": dict(refused), "evictions": 0, "clean": 0}
-    report |= {"drops": 0, "remakes": 0, "slices": 0}
+    plain, refused = repeatable_runs(case, device, count)
     if plain_only:
-        return report
-
-    import torch_lms
+        nothing = dict.fromkeys(COUNTED, 0)
+        return {"runs": len(plain), "refused": dict(refused)} | nothing
 
     at("managed")
-    kept: list[tuple[str, Any, Any]] = []
-    suspects: list[tuple[str, Way, Any, Any, list[str]]] = []
+    done = run_managed(case, device, plain, drop, slices)
     cleared: list[str] = []
-    wrong: list[str] = []
-    stress = "drop" if drop else True
-    when = "always" if slices else "auto"
-    torch_lms.enable(device=device, min_block=1, stress=stress, slices=when, verify=True)
-    before = torch_lms.memory_stats(device)
-    try:
-        for name, way, sample, expected in plain:
-            try:
-                result = way(case, sample)
-                found = differences(expected, bits_of(result))
-            except Exception as error:
-                wrong.append(f"{name}: raised {type(error).__name__}: {str(error)[:400]}")
-                continue
-            if found:
-                suspects.append((name, way, sample, expected, found))
-            else:
-                kept.append((name, result, expected))
-        stats = torch_lms.memory_stats(device)
-        counted = {"evictions": "evictions", "clean": "evictions.clean"}
-        counted |= {"drops": "drops", "remakes": "remakes", "slices": "slices.operators"}
-        for key, name in counted.items():
-            report[key] = int(stats[name]) - int(before[name])
-    finally:
-        torch_lms.disable()
-    for name, way, sample, expected, found in suspects:
+    wrong = done.raised
+    for (name, way, sample, expected), found in done.suspects:
         if which := varies(case, way, sample, expected, device):
             refused["plain runs differ now and then"] += 1
             cleared.append(f"{name} ({which})")
         else:
             wrong += [f"{name}: {text}" for text in found[:4]]
-    for name, result, expected in kept:
+    for name, result, expected in done.kept:
         found = differences(expected, bits_of(result))
         wrong += [f"{name}, after disable(): {text}" for text in found[:4]]
     if wrong:
         raise Wrong("; ".join(wrong[:6]))
-    if not kept:
+    if not done.kept:
         raise Skip(refused.most_common(1)[0][0])
-    return report | {"runs": len(kept), "refused": dict(refused), "cleared": cleared}
+    report = {"runs": len(done.kept), "refused": dict(refused), "cleared": cleared}
+    return report | done.counts
 
 
 # Worker

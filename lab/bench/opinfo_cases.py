@@ -42,6 +42,9 @@ def all_cases(device: str) -> list[Case]:
     import torch
     from torch.testing._internal import common_methods_invocations as lists
 
+    # The import forbids to set the flags of backends, in all of this process and for good.
+    torch.backends.__allow_nonbracketed_mutation_flag = True
+
     found: list[Case] = []
     tables = [(lists.op_db, False)]
     tables += [(getattr(lists, f"foreach_{kind}_op_db", []), True) for kind in FOREACH]

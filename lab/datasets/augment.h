@@ -81,9 +81,4 @@ Transform random_flip3d(double probability = 0.5);
 /// Each channel times a factor from [1 - scale, 1 + scale], plus a shift from [-shift, shift].
 Transform random_intensity3d(double scale, double shift);
 
-// --- images and volumes ---
-
-/// Throws DataError unless all sides of the input are multiples of `divisor`.
-Transform require_multiple(std::int64_t divisor);
-
 }  // namespace lms::data

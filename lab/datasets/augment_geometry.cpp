@@ -260,19 +260,4 @@ Transform random_flip(double probability) {
   };
 }
 
-Transform require_multiple(std::int64_t divisor) {
-  return [=](Sample& sample, Generator& /*generator*/) {
-    std::string sides;
-    bool divides = true;
-    for (std::size_t axis = 1; axis < sample.input.shape.size(); ++axis) {
-      const std::int64_t side = sample.input.shape[axis];
-      sides += (sides.empty() ? "" : " x ") + std::to_string(side);
-      divides = divides && side % divisor == 0;
-    }
-    if (divides) return;
-    throw DataError("sides of " + sides + " do not all divide by " + std::to_string(divisor) +
-                    ", as the model needs: crop or pad to multiples of it");
-  };
-}
-
 }  // namespace lms::data

@@ -152,8 +152,6 @@ class Loader::Impl {
     return std::move(slot->batch);
   }
 
-  [[nodiscard]] std::size_t per_epoch() const { return per_epoch_; }
-
   [[nodiscard]] LoaderStatistics statistics() const {
     const std::lock_guard lock(mutex_);
     return statistics_;
@@ -309,8 +307,6 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options, st
 Loader::~Loader() = default;
 
 std::optional<Batch> Loader::next() { return impl_->next(); }
-
-std::size_t Loader::batches_per_epoch() const { return impl_->per_epoch(); }
 
 LoaderStatistics Loader::statistics() const { return impl_->statistics(); }
 

@@ -80,7 +80,6 @@ class Loader {
   /// the batch that follows. Samples whose shapes differ are a DataError.
   std::optional<Batch> next();
 
-  [[nodiscard]] std::size_t batches_per_epoch() const;
   [[nodiscard]] LoaderStatistics statistics() const;
 
  private:

@@ -147,6 +147,59 @@ void add_rate(std::vector<Figure>& figures, const Study& study, const Panel& pan
   figures.back().whole_row = true;
 }
 
+Bar maximum_bar(const Panel& panel, const Maximum& maximum) {
+  const Look look = look_of(maximum.method);
+  Bar bar;
+  bar.name = look.name;
+  bar.token = look.token;
+  bar.value = maximum.factor;
+  bar.text = format_factor(maximum.factor.value_or(0)) + " · " + panel.name(maximum.value);
+  bar.tip = look.name + ": " + bar.text;
+  if (maximum.ended()) {
+    bar.tip += "; did not run at " + panel.reason(*panel.failure(maximum.method));
+  } else {
+    bar.tip += "; nothing larger was tried";
+  }
+  const Failure* failure = panel.failure(maximum.method);
+  const bool told = failure != nullptr && is_an_end(*failure);
+  // The end of what users do today is not to look nearer than it may be.
+  if (told) {
+    bar.text += ", " + short_reason(*failure);
+  } else if (maximum.ended() && !panel.found(maximum)) {
+    bar.text += " to " + panel.name(*maximum.failed);
+  }
+  if (!maximum.ended()) bar.text += ", or more";
+  return bar;
+}
+
+/// Published maxima beside ours, which get strokes for what is to be reached. Returns what the
+/// figure says of them.
+std::string add_published_maxima(Group& group, const Study& study, const Panel& panel) {
+  std::string says;
+  if (study.published == nullptr) return says;
+  for (const Goal& goal : study.published->goals) {
+    if (goal.measure != Goal::Measure::kFactor || !goal.published_least ||
+        (goal.over == "side") != panel.over_side) {
+      continue;
+    }
+    Bar bar;
+    bar.name = "published";
+    bar.token = "published";
+    bar.hollow = true;
+    bar.value = goal.published_least;
+    bar.text = format_factor(*goal.published_least);
+    bar.tip = "published: " + bar.text + ", " + goal.where + "; " + study.published->hardware;
+    group.bars.push_back(std::move(bar));
+    says += "Published: " + goal.where + ".";
+    if (goal.target) {
+      for (Bar& each : group.bars) {
+        if (each.token == "lms") each.strokes.push_back({*goal.target, "bound", "to reach"});
+      }
+    }
+  }
+  return says;
+}
+
 void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& panel,
                 const std::string& id) {
   if (panel.maxima.empty() || !panel.maxima.front().factor) return;
@@ -154,30 +207,7 @@ void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& p
   chart.title = "times the in-memory maximum, in " + grown(panel);
   chart.format = format_factor;
   Group group;
-  for (const Maximum& maximum : panel.maxima) {
-    const Look look = look_of(maximum.method);
-    Bar bar;
-    bar.name = look.name;
-    bar.token = look.token;
-    bar.value = maximum.factor;
-    bar.text = format_factor(maximum.factor.value_or(0)) + " · " + panel.name(maximum.value);
-    bar.tip = look.name + ": " + bar.text;
-    if (maximum.ended()) {
-      bar.tip += "; did not run at " + panel.reason(*panel.failure(maximum.method));
-    } else {
-      bar.tip += "; nothing larger was tried";
-    }
-    const Failure* failure = panel.failure(maximum.method);
-    const bool told = failure != nullptr && is_an_end(*failure);
-    // The end of what users do today is not to look nearer than it may be.
-    if (told) {
-      bar.text += ", " + short_reason(*failure);
-    } else if (maximum.ended() && !panel.found(maximum)) {
-      bar.text += " to " + panel.name(*maximum.failed);
-    }
-    if (!maximum.ended()) bar.text += ", or more";
-    group.bars.push_back(std::move(bar));
-  }
+  for (const Maximum& maximum : panel.maxima) group.bars.push_back(maximum_bar(panel, maximum));
   for (const Failure& failure : panel.failures) {
     if (panel.maximum(failure.method) != nullptr) continue;
     const Look look = look_of(failure.method);
@@ -191,28 +221,7 @@ void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& p
     if (!failure.method.starts_with("lms") || !is_an_end(failure)) continue;
     says += look_of(failure.method).name + " did not run at " + panel.reason(failure) + ". ";
   }
-  if (study.published != nullptr) {
-    for (const Goal& goal : study.published->goals) {
-      if (goal.measure != Goal::Measure::kFactor || !goal.published_least ||
-          (goal.over == "side") != panel.over_side) {
-        continue;
-      }
-      Bar bar;
-      bar.name = "published";
-      bar.token = "published";
-      bar.hollow = true;
-      bar.value = goal.published_least;
-      bar.text = format_factor(*goal.published_least);
-      bar.tip = "published: " + bar.text + ", " + goal.where + "; " + study.published->hardware;
-      group.bars.push_back(std::move(bar));
-      says += "Published: " + goal.where + ".";
-      if (goal.target) {
-        for (Bar& each : group.bars) {
-          if (each.token == "lms") each.strokes.push_back({*goal.target, "bound", "to reach"});
-        }
-      }
-    }
-  }
+  says += add_published_maxima(group, study, panel);
   std::string description = "Bars: ";
   for (const Bar& bar : group.bars) description += bar.name + " " + bar.text + ". ";
   chart.groups.push_back(std::move(group));
@@ -221,8 +230,8 @@ void add_maxima(std::vector<Figure>& figures, const Study& study, const Panel& p
                            description, std::move(chart)));
 }
 
-void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel& panel,
-                   const std::string& id) {
+/// Sizes at which a method of ours runs that memory alone does not hold.
+std::set<double> sizes_past_memory(const Panel& panel) {
   std::set<double> sizes;
   const double memory = panel.maximum("plain") ? panel.maximum("plain")->value : 0;
   for (const Record* run : panel.runs) {
@@ -231,6 +240,54 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
       sizes.insert(*x);
     }
   }
+  return sizes;
+}
+
+Bar overhead_bar(const Panel& panel, const Record& run, const std::string& where) {
+  const Look look = look_of(run.method);
+  Bar bar;
+  bar.name = look.name;
+  bar.token = look.token;
+  bar.value = run.ok() ? panel.overhead(run) : std::nullopt;
+  bar.text = bar.value ? format_change(*bar.value) : outcome_text(run.outcome);
+  if (run.ok() && !bar.value) bar.text = "not known";
+  bar.tip = look.name + " at " + where + ": " + bar.text;
+  const auto bound = panel.overhead_of(run, run.bound);
+  const auto predicted = panel.overhead_of(run, run.predicted);
+  if (bar.value && bound) bar.strokes.push_back({*bound, "bound", "bound"});
+  if (bar.value && predicted) bar.strokes.push_back({*predicted, "predicted", "predicted"});
+  if (bound) bar.tip += "; bound " + format_change(*bound);
+  if (predicted) bar.tip += "; predicted " + format_change(*predicted);
+  return bar;
+}
+
+Bar published_overhead_bar(const PublishedOverhead& published) {
+  Bar bar;
+  bar.name = published.size + ", " + published.link;
+  bar.token = "published";
+  bar.hollow = true;
+  bar.value = published.value;
+  bar.text = format_change(published.value);
+  return bar;
+}
+
+/// Where the axis ends, if what is dearer by far would leave no room to see the rest.
+std::optional<double> cut_off(double ours, const std::vector<double>& others) {
+  double kept = ours;
+  bool beyond = false;
+  for (const double other : others) {
+    if (other > 4 * ours) {
+      beyond = true;
+    } else {
+      kept = std::max(kept, other);
+    }
+  }
+  return beyond ? std::optional(1.3 * kept) : std::nullopt;
+}
+
+void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel& panel,
+                   const std::string& id) {
+  const std::set<double> sizes = sizes_past_memory(panel);
   if (sizes.empty()) return;
   BarChart chart;
   chart.title = "time per sample over that in memory";
@@ -244,20 +301,7 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
     group.name = panel.name(size) + (factor ? " · " + format_factor(*factor) : "");
     for (const Record* run : panel.runs) {
       if (panel.x(*run) != size || run->method == "plain") continue;
-      const Look look = look_of(run->method);
-      Bar bar;
-      bar.name = look.name;
-      bar.token = look.token;
-      bar.value = run->ok() ? panel.overhead(*run) : std::nullopt;
-      bar.text = bar.value ? format_change(*bar.value) : outcome_text(run->outcome);
-      if (run->ok() && !bar.value) bar.text = "not known";
-      bar.tip = look.name + " at " + group.name + ": " + bar.text;
-      const auto bound = panel.overhead_of(*run, run->bound);
-      const auto predicted = panel.overhead_of(*run, run->predicted);
-      if (bar.value && bound) bar.strokes.push_back({*bound, "bound", "bound"});
-      if (bar.value && predicted) bar.strokes.push_back({*predicted, "predicted", "predicted"});
-      if (bound) bar.tip += "; bound " + format_change(*bound);
-      if (predicted) bar.tip += "; predicted " + format_change(*predicted);
+      Bar bar = overhead_bar(panel, *run, group.name);
       if (bar.value) {
         if (run->method.starts_with("lms")) {
           ours = std::max(ours, *bar.value);
@@ -273,29 +317,14 @@ void add_overheads(std::vector<Figure>& figures, const Study& study, const Panel
   if (study.published != nullptr && !study.published->overheads.empty()) {
     Group group{"published", {}};
     for (const PublishedOverhead& published : study.published->overheads) {
-      Bar bar;
-      bar.name = published.size + ", " + published.link;
-      bar.token = "published";
-      bar.hollow = true;
-      bar.value = published.value;
-      bar.text = format_change(published.value);
+      Bar bar = published_overhead_bar(published);
       description += "Published, " + bar.name + " " + bar.text + ". ";
       group.bars.push_back(std::move(bar));
       ours = std::max(ours, published.value);
     }
     chart.groups.push_back(std::move(group));
   }
-  // What is dearer by far would leave no room to see the rest.
-  double kept = ours;
-  bool beyond = false;
-  for (const double other : others) {
-    if (other > 4 * ours) {
-      beyond = true;
-    } else {
-      kept = std::max(kept, other);
-    }
-  }
-  if (beyond) chart.most = 1.3 * kept;
+  chart.most = cut_off(ours, others);
   std::string says = "Against the last run in memory";
   if (panel.reference != nullptr) {
     says += ", " + size_text(*panel.reference) +

@@ -290,14 +290,15 @@ std::string own_limits(const std::map<std::string, const Record*>& too_slow) {
   return limits;
 }
 
-void add_links(std::vector<Figure>& figures, const Study& study, const Panel& panel,
-               const std::string& id) {
-  if (panel.linked.empty()) return;
+using OverLinks = std::map<std::pair<std::string, double>, std::vector<const Record*>>;
+
+/// By method and size: what has run over a slower link, and the same over the machine's own.
+OverLinks runs_over_links(const Panel& panel) {
   constexpr const char* kOrder[] = {"", "nvlink2", "pcie5", "pcie4", "pcie3"};
-  const auto rank = [&](const std::string& link) {
-    return std::find(std::begin(kOrder), std::end(kOrder), link) - std::begin(kOrder);
+  const auto rank = [&](const Record* run) {
+    return std::find(std::begin(kOrder), std::end(kOrder), run->link) - std::begin(kOrder);
   };
-  std::map<std::pair<std::string, double>, std::vector<const Record*>> groups;
+  OverLinks groups;
   for (const Record* run : panel.linked) {
     if (const auto x = panel.x(*run)) groups[{run->method, *x}].push_back(run);
   }
@@ -306,6 +307,40 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
     const auto found = x ? groups.find({run->method, *x}) : groups.end();
     if (found != groups.end()) found->second.push_back(run);
   }
+  for (auto& entry : groups) std::ranges::stable_sort(entry.second, {}, rank);
+  return groups;
+}
+
+Bar link_bar(const Panel& panel, const Record& run) {
+  Bar bar;
+  bar.name = link_text(run.link);
+  if (run.link_too_slow()) bar.name.insert(0, "not ");
+  bar.token = look_of(run.method).token;
+  bar.value = rate_in(panel, run);
+  bar.text = bar.value ? format_number(*bar.value) : outcome_text(run.outcome);
+  if (const auto change = panel.rate_change(run); bar.value && change) {
+    bar.text += ", " + format_change(*change);
+  }
+  return bar;
+}
+
+std::string links_say(const Panel& panel, double x, const std::vector<const Record*>& runs) {
+  const auto rate_over = [&](const std::string& link) -> std::optional<double> {
+    for (const Record* run : runs) {
+      if (run->link == link && run->ok() && !run->link_too_slow()) return rate_in(panel, *run);
+    }
+    return std::nullopt;
+  };
+  const auto fast = rate_over("nvlink2");
+  const auto slow = rate_over("pcie3");
+  if (!fast || !slow) return {};
+  return "At " + panel.name(x) + " NVLink 2 gives " + format_number(*fast / *slow) +
+         "× the rate of PCIe 3.";
+}
+
+void add_links(std::vector<Figure>& figures, const Study& study, const Panel& panel,
+               const std::string& id) {
+  const OverLinks groups = runs_over_links(panel);
   if (groups.empty()) return;
   BarChart chart;
   chart.title = per_second(panel);
@@ -313,40 +348,16 @@ void add_links(std::vector<Figure>& figures, const Study& study, const Panel& pa
   std::string description = "Bars, by size and link: ";
   std::string says;
   std::map<std::string, const Record*> too_slow;
-  for (auto& entry : groups) {
-    const auto& key = entry.first;
-    std::vector<const Record*>& runs = entry.second;
-    std::ranges::stable_sort(runs, {}, [&](const Record* run) { return rank(run->link); });
-    const Look look = look_of(key.first);
-    Group group{look.name + " at " + panel.name(key.second) + times(panel, key.second), {}};
+  for (const auto& [key, runs] : groups) {
+    const auto& [method, x] = key;
+    Group group{look_of(method).name + " at " + panel.name(x) + times(panel, x), {}};
     for (const Record* run : runs) {
-      Bar bar;
-      bar.name = link_text(run->link);
-      if (run->link_too_slow()) {
-        bar.name.insert(0, "not ");
-        too_slow.emplace(run->link, run);
-      }
-      bar.token = look.token;
-      bar.value = rate_in(panel, *run);
-      bar.text = bar.value ? format_number(*bar.value) : outcome_text(run->outcome);
-      if (const auto change = panel.rate_change(*run); bar.value && change) {
-        bar.text += ", " + format_change(*change);
-      }
+      if (run->link_too_slow()) too_slow.emplace(run->link, run);
+      Bar bar = link_bar(panel, *run);
       description += group.name + ", " + bar.name + " " + bar.text + ". ";
       group.bars.push_back(std::move(bar));
     }
-    const auto rate_over = [&](const std::string& link) -> std::optional<double> {
-      for (const Record* run : runs) {
-        if (run->link == link && run->ok() && !run->link_too_slow()) return rate_in(panel, *run);
-      }
-      return std::nullopt;
-    };
-    const auto fast = rate_over("nvlink2");
-    const auto slow = rate_over("pcie3");
-    if (fast && slow) {
-      says = "At " + panel.name(key.second) + " NVLink 2 gives " + format_number(*fast / *slow) +
-             "× the rate of PCIe 3.";
-    }
+    if (const std::string said = links_say(panel, x, runs); !said.empty()) says = said;
     chart.groups.push_back(std::move(group));
   }
   if (study.published != nullptr) {

@@ -245,6 +245,27 @@ class Writer {
   data::Palette palette_;
 };
 
+std::size_t count_of(const Settings& settings, const data::Dataset& dataset) {
+  if (settings.val_limit <= 0) return dataset.size();
+  return std::min<std::size_t>(dataset.size(), static_cast<std::size_t>(settings.val_limit));
+}
+
+std::ofstream begun_classes(const std::string& folder) {
+  std::ofstream classes(folder + "/classes.csv");
+  classes << "name,class\n";
+  if (!classes) throw Error(folder + "/classes.csv: cannot be written");
+  return classes;
+}
+
+torch::Tensor predicted(data::Sample& sample, const Machine& machine, zoo::Model& model) {
+  const torch::Tensor input =
+      torch::from_blob(sample.input.values.data(), sample.input.shape, torch::kFloat32)
+          .unsqueeze(0)
+          .to(machine.device());
+  const Autocast autocast(machine);
+  return model.predict(model.forward(input));
+}
+
 }  // namespace
 
 std::int64_t predict(const Settings& given, const Machine& machine, zoo::Model& model,
@@ -265,19 +286,12 @@ std::int64_t predict(const Settings& given, const Machine& machine, zoo::Model& 
   const Writer writer(settings, *dataset);
   Progress progress(err, settings.progress);
   std::ofstream classes;
-  if (model.task() == zoo::Task::kClassification) {
-    classes.open(settings.out + "/classes.csv");
-    classes << "name,class\n";
-    if (!classes) throw Error(settings.out + "/classes.csv: cannot be written");
-  }
+  if (model.task() == zoo::Task::kClassification) classes = begun_classes(settings.out);
 
   const Signals signals;
   const torch::NoGradGuard no_grad;
   model.eval();
-  const std::size_t count =
-      settings.val_limit > 0
-          ? std::min<std::size_t>(dataset->size(), static_cast<std::size_t>(settings.val_limit))
-          : dataset->size();
+  const std::size_t count = count_of(settings, *dataset);
   std::size_t done = 0;
   std::set<std::string> names;
   for (; done < count && Signals::stop() == 0; ++done) {
@@ -289,15 +303,7 @@ std::int64_t predict(const Settings& given, const Machine& machine, zoo::Model& 
     if (crop) crop(raw, generator);
     data::Sample sample = raw;
     for (const data::Transform& transform : prepare) transform(sample, generator);
-    const torch::Tensor input =
-        torch::from_blob(sample.input.values.data(), sample.input.shape, torch::kFloat32)
-            .unsqueeze(0)
-            .to(machine.device());
-    torch::Tensor prediction;
-    {
-      const Autocast autocast(machine);
-      prediction = model.predict(model.forward(input));
-    }
+    const torch::Tensor prediction = predicted(sample, machine, model);
     switch (model.task()) {
       case zoo::Task::kClassification:
         classes << raw.name << "," << prediction.item<std::int64_t>() << "\n";

@@ -203,9 +203,9 @@ void check_loss_scale(const std::string& text) {
   read_number<double>(text, std::numeric_limits<double>::min(), 16777216);
 }
 
-std::vector<Key> make_keys() {
-  constexpr double kMost = std::numeric_limits<double>::max();
-  Table t;
+constexpr double kMost = std::numeric_limits<double>::max();
+
+void add_what(Table& t) {
   t.group("What", "tpe", true);
   t.text("model", &Settings::model, "the model: resnet50, googlenet, deeplabv3plus, unet3d, gscnn");
   t.text("data", &Settings::data, "the data set, kind:path, such as voc:/data/VOCdevkit/VOC2012");
@@ -216,7 +216,9 @@ std::vector<Key> make_keys() {
   t.count("channels", &Settings::channels, 0, "channels of the input; 0: those of the data set");
   t.group("What", "t", true);
   t.text("init", &Settings::init, "start from the weights of this checkpoint");
+}
 
+void add_sizes(Table& t) {
   t.group("Sizes", "t", true);
   t.sides("crop", &Settings::crop, "sides of the random crops: 513, 360x480 or 128x128x96");
   t.group("Sizes", "tpe", false);
@@ -234,7 +236,9 @@ std::vector<Key> make_keys() {
   t.count("workers", &Settings::workers, 1, "threads that load samples");
   t.count("prefetch", &Settings::prefetch, 1, "batches loaded ahead");
   t.text("cache", &Settings::cache, "memory for decoded samples: 4GiB");
+}
 
+void add_augmentation(Table& t) {
   t.group("Augmentation", "t", true);
   t.reals("scale", &Settings::scale, 0, "random factor on the size: smallest,largest");
   t.flag("flip", &Settings::flip, "random flips");
@@ -247,7 +251,9 @@ std::vector<Key> make_keys() {
   t.group("Augmentation", "tpe", true);
   t.reals("mean", &Settings::mean, -kMost, "taken from the input, by channel");
   t.reals("std", &Settings::std, 0, "the input is divided by this, by channel");
+}
 
+void add_optimizer(Table& t) {
   t.group("Optimizer", "t", true);
   t.choice("optimizer", &Settings::optimizer, {"sgd", "adam", "adamw"}, "the optimizer");
   t.real("lr", &Settings::lr, 0, kMost, "the learning rate");
@@ -271,7 +277,9 @@ std::vector<Key> make_keys() {
   t.count("patience", &Settings::patience, 0,
           "validations without a better loss before plateau acts");
   t.real("plateau_factor", &Settings::plateau_factor, 0, 1, "what plateau multiplies the rate by");
+}
 
+void add_arithmetic(Table& t) {
   t.group("Arithmetic", "tpe", true);
   t.choice("precision", &Settings::precision, {"fp32", "tf32", "bf16", "fp16"},
            "bf16 and fp16: autocast");
@@ -282,7 +290,9 @@ std::vector<Key> make_keys() {
   t.group("Arithmetic", "tpe", false);
   t.text("device", &Settings::device, "cuda, cuda:1 or cpu");
   t.count("threads", &Settings::threads, 0, "of PyTorch on the CPU; 0: its own choice");
+}
 
+void add_lms(Table& t) {
   t.group("LMS", "tpe", false);
   t.flag_or("lms", &Settings::lms, {"auto"}, "manage memory; auto: where a limit is given");
   for (const lms::torch::OptionKey& option : lms::torch::option_keys()) {
@@ -290,7 +300,9 @@ std::vector<Key> make_keys() {
   }
   t.group("LMS", "t", false);
   t.text("save_trace", &Settings::save_trace, "write the learnt step here, for lms plan");
+}
 
+void add_output(Table& t) {
   t.group("Output", "tpe", false);
   t.text("out", &Settings::out, "folder of the run, or of the predictions");
   t.choice("progress", &Settings::progress, {"auto", "bar", "lines", "quiet"}, "on stderr");
@@ -309,7 +321,9 @@ std::vector<Key> make_keys() {
   t.text("report", &Settings::report, "json: to stdout at the end; else a file");
   t.count("measure_data", &Settings::measure_data, 0,
           "batches to load alone, before training, for the report");
+}
 
+void add_prediction(Table& t) {
   t.group("Prediction", "pe", false);
   t.text("checkpoint", &Settings::checkpoint,
          "the weights, and the settings they were trained with");
@@ -318,6 +332,18 @@ std::vector<Key> make_keys() {
   t.flag("overlay", &Settings::overlay, "write the labels over the picture");
   t.group("Prediction", "e", false);
   t.text("json", &Settings::json, "also write the table as JSON: a file, or - for stdout");
+}
+
+std::vector<Key> make_keys() {
+  Table t;
+  add_what(t);
+  add_sizes(t);
+  add_augmentation(t);
+  add_optimizer(t);
+  add_arithmetic(t);
+  add_lms(t);
+  add_output(t);
+  add_prediction(t);
   return std::move(t.keys);
 }
 

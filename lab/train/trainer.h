@@ -28,7 +28,8 @@ struct TrainResult {
 };
 
 /// Trains, validates, logs and saves, as the settings say. Signals (see signals.h) end it after the
-/// step in flight, with all saved. `start`: the state to go on from, as load_run() gives it.
+/// step in flight, with all saved. `start`: the state to go on from, as RunFolder::newest() gives
+/// it.
 ///
 /// Throws DataError, StateError, BadSetting; lms::Error where the loss is no longer finite.
 TrainResult train(const Settings& settings, const Machine& machine, const Parts& parts,

@@ -94,16 +94,16 @@ def bench(
         "cap": limit or 0,
         "settings": {"device": where},
     }
+    folder = Path(out) / study / series
     tries = [
         (
-            Path(out) / study / series / f"{method}.{size}.json",
+            folder / f"{method}.{size}.json",
             size,
             common | {"method": method} | _described(size, describe),
         )
         for size in sizes
         for method in methods
     ]
-    standing = {} if again else _standing({path: record for path, _, record in tries})
     task = {
         "device": where,
         "warmup": warmup,
@@ -114,6 +114,19 @@ def bench(
         "min_block": min_block,
         "host_limit": host_limit,
     }
+    return _run_tries(build, tries, task, timeout, again, quiet)
+
+
+def _run_tries(
+    build: Build,
+    tries: Sequence[tuple[Path, int, Record]],
+    task: dict[str, Any],
+    timeout: float,
+    again: bool,
+    quiet: bool,
+) -> list[Record]:
+    """One record a try: the one that stands, or one made now."""
+    standing = {} if again else _standing({path: record for path, _, record in tries})
     records = []
     for at, (path, size, record) in enumerate(tries, 1):
         if path in standing:

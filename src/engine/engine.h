@@ -251,6 +251,12 @@ class Engine {
   bool make_room_until(EngineLock& lock, Bytes bytes, bool take);
   bool try_to_make_room(EngineLock& lock, Bytes bytes, bool take);
   void bring_in(EngineLock& lock, Block& block, bool ahead);
+  /// bring_in's room under the limit, counted as used; true: the tier below is full, and the block
+  /// is used where it lies. Throws OutOfMemory, and TierFull.
+  bool take_room_for(EngineLock& lock, Block& block, bool ahead, bool dropped);
+  /// `take` is called under the lock once the block has been computed: that takes memory of its
+  /// own. False: its storage has died.
+  bool compute_again(EngineLock& lock, Block& block, const std::function<void()>& take);
   void bring_in_alone(EngineLock& lock, Block& block, bool ahead);
   /// One of lend()'s. False: it may not leave. It may be back when the next has left.
   bool send_below(EngineLock& lock, Block& block);

@@ -29,6 +29,45 @@ void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state)
   changed();
 }
 
+bool Engine::take_room_for(EngineLock& lock, Block& block, bool ahead, bool dropped) {
+  // What nobody needs yet drives nothing else out.
+  bool fits = ahead && stats_.device.current + block.size <= options_.limit;
+  bool stays_below = false;
+  try {
+    if (!ahead) fits = make_room_until(lock, block.size, /*take=*/true);
+  } catch (const TierFull&) {
+    // A full tier below is no reason why what lies there could not be read.
+    if (dropped || !mover_.usable_below(block)) throw;
+    fits = stays_below = true;
+  }
+  if (fits && (ahead || stays_below)) stats_.device.add(block.size);
+  if (!fits) {
+    throw OutOfMemory("a block of " + format_bytes(block.size) +
+                      " does not fit under the limit of " + format_bytes(options_.limit) +
+                      " beside the " + format_bytes(stats_.device.current) +
+                      " that cannot leave; a limit of at least " +
+                      format_bytes(stats_.device.current + block.size) + " would work");
+  }
+  return stays_below;
+}
+
+bool Engine::compute_again(EngineLock& lock, Block& block, const std::function<void()>& take) {
+  lock.unlock();
+  const auto take_now = [&] {
+    lock.lock();
+    try {
+      take();
+    } catch (...) {
+      if (lock.owns()) lock.unlock();  // what the mover has made wants it when it goes
+      throw;
+    }
+    lock.unlock();
+  };
+  const bool computed = mover_.rematerialise(block, take_now);
+  lock.lock();
+  return computed;
+}
+
 void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   while (is_moving(block.state)) wait_for_move(lock, block);
   const BlockState before = block.state;
@@ -43,41 +82,12 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   std::optional<Bytes> moved;
   const auto take = [&] {
     if (meter_ != nullptr) return;
-    // What nobody needs yet drives nothing else out.
-    bool fits = ahead && stats_.device.current + block.size <= options_.limit;
-    try {
-      if (!ahead) fits = make_room_until(lock, block.size, /*take=*/true);
-    } catch (const TierFull&) {
-      // A full tier below is no reason why what lies there could not be read.
-      if (dropped || !mover_.usable_below(block)) throw;
-      fits = stays_below = true;
-    }
-    if (fits && (ahead || stays_below)) stats_.device.add(block.size);
-    if (!fits) {
-      throw OutOfMemory("a block of " + format_bytes(block.size) +
-                        " does not fit under the limit of " + format_bytes(options_.limit) +
-                        " beside the " + format_bytes(stats_.device.current) +
-                        " that cannot leave; a limit of at least " +
-                        format_bytes(stats_.device.current + block.size) + " would work");
-    }
+    stays_below = take_room_for(lock, block, ahead, dropped);
     counted = true;
   };
   try {
     if (dropped) {
-      lock.unlock();
-      // Not before it has been computed: that takes memory of its own.
-      const auto take_now = [&] {
-        lock.lock();
-        try {
-          take();
-        } catch (...) {
-          if (lock.owns()) lock.unlock();  // what the mover has made wants it when it goes
-          throw;
-        }
-        lock.unlock();
-      };
-      if (mover_.rematerialise(block, take_now)) moved = block.size;
-      lock.lock();
+      if (compute_again(lock, block, take)) moved = block.size;
     } else {
       take();
       if (stays_below) {

@@ -367,16 +367,3 @@ def too_small(outcomes: list[Outcome]) -> list[Outcome]:
     """Those whose limit was named by an error of the operator that failed there again."""
     pairs = zip(outcomes, outcomes[1:], strict=False)
     return [b for a, b in pairs if b.bits is None and b.place <= a.place]
-
-
-def smallest(it: Program, fails: int, runs: int, **how: Any) -> int:
-    """The smallest limit of whole pages between the two under which it runs."""
-    while runs - fails > PAGE:
-        middle = (fails + (runs - fails) // 2) // PAGE * PAGE
-        if middle <= fails:
-            break
-        if run_at(it, middle, **how).bits is None:
-            fails = middle
-        else:
-            runs = middle
-    return runs

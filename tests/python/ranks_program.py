@@ -1,6 +1,6 @@
 """One rank of training programs for several processes, plainly and under LMS, bit by bit.
 
-    torchrun --nproc-per-node 2 ranks_program.py FOLDER all
+    torchrun --nproc-per-node 2 ranks_program.py FOLDER all      or another name of PROGRAMS
     torchrun --nproc-per-node 2 ranks_program.py FOLDER short    one rank's limit is too small
     torchrun --nproc-per-node 2 ranks_program.py FOLDER dies     one rank is killed
 
@@ -236,7 +236,7 @@ def collectives() -> Result:
     return results
 
 
-PROGRAMS: list[Callable[[], Result]] = [
+_ALL: list[Callable[[], Result]] = [
     ddp,
     ddp_bucket_views,
     ddp_static_graph,
@@ -256,10 +256,12 @@ PROGRAMS: list[Callable[[], Result]] = [
 ]
 
 
-def programs(ranks: int) -> list[Callable[[], Result]]:
-    """Those for so many ranks: all for two, for more what differs there."""
-    few = [ddp, ddp_uneven_inputs, fsdp, tensor_parallel, collectives]
-    return PROGRAMS if ranks == 2 else few
+PROGRAMS = {
+    "all": _ALL,
+    # What differs between more ranks than two, and where updates wait.
+    "more": [ddp, ddp_uneven_inputs, fsdp, tensor_parallel, collectives],
+    "updates": [ddp, ddp_accumulates, ddp_sharded_optimizer, fsdp, fsdp_saves_and_loads],
+}
 
 
 managed = False
@@ -298,8 +300,8 @@ def under(what: str, program: Callable[[], Result]) -> tuple[Result, dict[str, i
         torch_lms.disable()
 
 
-def compare() -> None:
-    for program in programs(dist.get_world_size()):
+def compare(programs: list[Callable[[], Result]]) -> None:
+    for program in programs:
         expected = program()
         for what, count in COUNTS.items():
             got, stats = under(what, program)
@@ -338,7 +340,11 @@ def one_dies() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    {"all": compare, "short": out_of_memory, "dies": one_dies}[sys.argv[2]]()
+    what = sys.argv[2]
+    if what in PROGRAMS:
+        compare(PROGRAMS[what])
+    else:
+        {"short": out_of_memory, "dies": one_dies}[what]()
     dist.destroy_process_group()
 
 

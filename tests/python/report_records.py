@@ -96,42 +96,7 @@ class Maker:
             "date": "2026-01-0" + str(1 + self.count % 3),
         }
         if outcome == "ok":
-            step = per_step / rate
-            over = max(0.0, memory - 1)
-            record |= {
-                "steps": [step * f for f in (1.0, 1.01, 0.995, 1.002)],
-                "rate": {"mean": rate * 0.998, "median": rate, "spread": 0.015},
-                "losses": [2.7, 2.61, 2.55, 2.5],
-                "weights": "f00d",
-                "peak": {
-                    "allocated": min(memory * self.peak, cap * 0.97),
-                    "reserved": min(memory * self.peak * 1.05, cap * 0.995),
-                    "host": over * 11 * GIB if method != "plain" else 0,
-                },
-                "gpu_busy": max(0.7, 0.995 - 0.02 * over),
-            }
-            if method != "plain":
-                traffic = over * 9e9 + 1e8
-                record |= {
-                    "bytes": {"to_host": traffic, "to_device": traffic * 1.08},
-                    "link": {
-                        "to_host_rate": 55.1e9,
-                        "to_device_rate": 55.4e9,
-                        "to_host_use": min(0.93, traffic / 55.1e9 / step),
-                        "to_device_use": min(0.96, traffic * 1.08 / 55.4e9 / step),
-                    },
-                    "bound": step * 0.955,
-                    "predicted": step * 0.985,
-                }
-            if method == "lms":
-                record["timeline"] = timeline(step, self.count)
-                record["allocations"] = {
-                    "driver": 212,
-                    "arena": 18240,
-                    "cache": 9120,
-                    "reclaimed": 640,
-                    "waited": 12,
-                }
+            record |= self._measured(method, per_step / rate, rate, cap, memory)
         else:
             record["message"] = {
                 "oom": "CUDA out of memory. Tried to allocate 5.36 GiB.",
@@ -141,6 +106,47 @@ class Maker:
             }[outcome]
         record |= more
         self.write(series, f"{method}-{batch}-{side}-{link}-{cap // GIB}", record)
+        return record
+
+    def _measured(
+        self, method: str, step: float, rate: float, cap: int, memory: float
+    ) -> dict[str, Any]:
+        """What is known of steps of that length alone."""
+        over = max(0.0, memory - 1)
+        record: dict[str, Any] = {
+            "steps": [step * f for f in (1.0, 1.01, 0.995, 1.002)],
+            "rate": {"mean": rate * 0.998, "median": rate, "spread": 0.015},
+            "losses": [2.7, 2.61, 2.55, 2.5],
+            "weights": "f00d",
+            "peak": {
+                "allocated": min(memory * self.peak, cap * 0.97),
+                "reserved": min(memory * self.peak * 1.05, cap * 0.995),
+                "host": over * 11 * GIB if method != "plain" else 0,
+            },
+            "gpu_busy": max(0.7, 0.995 - 0.02 * over),
+        }
+        if method != "plain":
+            traffic = over * 9e9 + 1e8
+            record |= {
+                "bytes": {"to_host": traffic, "to_device": traffic * 1.08},
+                "link": {
+                    "to_host_rate": 55.1e9,
+                    "to_device_rate": 55.4e9,
+                    "to_host_use": min(0.93, traffic / 55.1e9 / step),
+                    "to_device_use": min(0.96, traffic * 1.08 / 55.4e9 / step),
+                },
+                "bound": step * 0.955,
+                "predicted": step * 0.985,
+            }
+        if method == "lms":
+            record["timeline"] = timeline(step, self.count)
+            record["allocations"] = {
+                "driver": 212,
+                "arena": 18240,
+                "cache": 9120,
+                "reclaimed": 640,
+                "waited": 12,
+            }
         return record
 
     def boundary(self, series: str, method: str, over: str, ok: int, failed: int, why: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from stress.probe import state
 
 import torch_lms
 from torch_lms import _access
@@ -38,10 +39,6 @@ def cycle(tensor: torch.Tensor) -> torch.Tensor:
     """Operators in which a block that may leave would leave and come back, twice."""
     tensor.add_(0)
     return tensor.add_(0)
-
-
-def state(tensor: torch.Tensor) -> str:
-    return torch.ops.lms.state(tensor)
 
 
 @pytest.mark.usefixtures("stress")

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from stress.probe import state
 from torch.export.pt2_archive import _package
 
 import torch_lms
@@ -18,10 +19,6 @@ KIB = 1 << 10
 
 def numbers(value: int = 1) -> torch.Tensor:
     return torch.arange(N, dtype=torch.float32) * value
-
-
-def state(tensor: torch.Tensor) -> str:
-    return torch.ops.lms.state(tensor)
 
 
 def functions(module: str, source: str) -> ModuleType:

@@ -19,7 +19,7 @@ from attack import execute, templates
 from attack.world import namespace
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = 400
+PROGRAMS = 200
 
 
 def attack(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -169,49 +169,55 @@ def test_what_does_not_fit_is_a_clear_error(script) -> None:
     assert "the smallest limit that could work here is 48.0 MiB" in ran.stderr, ran.stderr
 
 
+LOADS = """
+    import sys, torch, torch_lms
+    from torch.utils.data import DataLoader, Dataset
+
+    context = sys.argv[2]
+
+    class Squares(Dataset):
+        def __len__(self): return 24
+        def __getitem__(self, at):
+            if context != "fork":               # a fork inherits what is there
+                assert not torch_lms.is_enabled()
+            return torch.full((256, 256), float(at)).square() / 500
+
+    def main():
+        torch.manual_seed(1)
+        torch.set_num_threads(1)
+        net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(),
+                                  torch.nn.Linear(1024, 1024), torch.nn.ReLU(),
+                                  torch.nn.Linear(1024, 256))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        # A worker that imports PyTorch takes longer than all steps.
+        data = DataLoader(Squares(), batch_size=4, num_workers=2 if context == "fork" else 1,
+                          multiprocessing_context=context)
+        for _ in range(2):
+            for batch in data:
+                optimizer.zero_grad()
+                loss = (net(batch) - batch).square().mean()
+                loss.backward()
+                optimizer.step()
+        torch.save([p.detach() for p in net.parameters()], sys.argv[1])
+        moved = torch_lms.memory_stats().get("evictions", 0)
+        print("moved" if moved > 0 else "all in memory")
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-def test_data_loaders_work_and_the_bits_are_equal(script, tmp_path: Path, context) -> None:
-    path = script(f"""
-        import sys, torch, torch_lms
-        from torch.utils.data import DataLoader, Dataset
-
-        class Squares(Dataset):
-            def __len__(self): return 24
-            def __getitem__(self, at):
-                if {context!r} != "fork":               # a fork inherits what is there
-                    assert not torch_lms.is_enabled()
-                return torch.full((256, 256), float(at)).square() / 500
-
-        def main():
-            torch.manual_seed(1)
-            torch.set_num_threads(1)
-            net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(),
-                                      torch.nn.Linear(1024, 1024), torch.nn.ReLU(),
-                                      torch.nn.Linear(1024, 256))
-            optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-            data = DataLoader(Squares(), batch_size=4, num_workers=2,
-                              multiprocessing_context={context!r})
-            for _ in range(2):
-                for batch in data:
-                    optimizer.zero_grad()
-                    loss = (net(batch) - batch).square().mean()
-                    loss.backward()
-                    optimizer.step()
-            torch.save([p.detach() for p in net.parameters()], sys.argv[1])
-            moved = torch_lms.memory_stats().get("evictions", 0)
-            print("moved" if moved > 0 else "all in memory")
-
-        if __name__ == "__main__":
-            main()
-    """)
-    plain, managed = tmp_path / "plain.pt", tmp_path / "managed.pt"
-    ran = run(path, str(plain), how=())
+def test_data_loaders_work_and_the_bits_are_equal(script, tmp_path: Path) -> None:
+    path, plain = script(LOADS), tmp_path / "plain.pt"
+    ran = run(path, str(plain), "fork", how=())
     assert ran.stdout == "all in memory\n", ran.stderr
-    ran = run("--limit", "24MiB", "--min-block", "4KiB", path, str(managed))
-    assert ran.stdout == "moved\n", ran.stderr
-    for one, other in zip(torch.load(plain), torch.load(managed), strict=True):
-        assert one.numpy().tobytes() == other.numpy().tobytes()
+    for context in ("fork", "spawn", "forkserver"):
+        managed = tmp_path / f"{context}.pt"
+        ran = run("--limit", "24MiB", "--min-block", "4KiB", path, str(managed), context)
+        assert ran.stdout == "moved\n", ran.stderr
+        for one, other in zip(torch.load(plain), torch.load(managed), strict=True):
+            assert one.numpy().tobytes() == other.numpy().tobytes(), context
 
 
 def test_programs_as_pip_writes_them() -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Wheels in dist/, one for each release of PyTorch: wheels.sh [RELEASE ...]   (2.11 newest)
 # A release is `2.N`, or `newest`: what pip serves today. Each wheel has two libraries, for PyTorch with
-# the CUDA of pip's build and for PyTorch without CUDA, and the program `lms`. docs/wheels.md says which
+# the CUDA of pip's build and for PyTorch without CUDA, and the program `lms`. docs/install.md says which
 # systems they run on. For another compiler's wheels run this in its image (wheels_manylinux.sh).
 #   PYTHON  the interpreter to start from; any Python 3.10 or newer: the wheels serve all
 source "$(dirname "$0")/common.sh"

@@ -228,6 +228,29 @@ std::optional<Bytes> CudaMover::copy_below(Block& base) {
   return block.size;
 }
 
+c10::DataPtr CudaMover::take_place(CudaBlock& block, cudaStream_t owner, bool in_arena,
+                                   bool ahead) {
+  c10::DataPtr fresh;
+  if (in_arena) {
+    const Bytes home = manager_.pilot().home_of(block);
+    const auto take = [&] {
+      return memory_.take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
+    };
+    fresh = ahead ? take() : memory_.take_or_wait<c10::DataPtr>(take);
+  } else {
+    // PyTorch's allocator is not told whom to wait for when it dies: the program's own order holds.
+    const c10::cuda::CUDAStreamGuard on_home(memory_.stream_of(owner));
+    const auto bytes = static_cast<std::size_t>(block.size);
+    fresh = ahead ? memory_.take_if_free(bytes)
+                  : c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+  }
+  if (!fresh)
+    throw OutOfMemory("no place on the device for a block of " + format_bytes(block.size));
+  block.place = in_arena ? fresh.get() : nullptr;
+  if (in_arena) memory_.arena()->set_block(block.place, &block);
+  return fresh;
+}
+
 std::optional<Bytes> CudaMover::page_in(Block& base, bool ahead) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
@@ -247,31 +270,11 @@ std::optional<Bytes> CudaMover::page_in(Block& base, bool ahead) {
   const int index = device_.index();
   const c10::cuda::CUDAGuard guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-  c10::DataPtr fresh;
   // What lineages need must not die unheard, as PyTorch's memory does.
   const bool in_arena = memory_.serves(current) || memory_.serves(block.home) ||
                         (block.origin && memory_.serves(memory_.main_stream()));
   const cudaStream_t owner = in_arena ? memory_.main_stream() : block.home;
-  if (in_arena) {
-    const Bytes home = manager_.pilot().home_of(block);
-    const auto take = [&] {
-      return memory_.take_in_arena(block.size, block.uid, home, /*evict=*/!ahead);
-    };
-    fresh = ahead ? take() : memory_.take_or_wait<c10::DataPtr>(take);
-    if (!fresh)
-      throw OutOfMemory("no place on the device for a block of " + format_bytes(block.size));
-    block.place = fresh.get();
-    memory_.arena()->set_block(block.place, &block);
-  } else {
-    // PyTorch's allocator is not told whom to wait for when it dies: the program's own order holds.
-    const c10::cuda::CUDAStreamGuard on_home(memory_.stream_of(owner));
-    const auto bytes = static_cast<std::size_t>(block.size);
-    fresh = ahead ? memory_.take_if_free(bytes)
-                  : c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
-    if (!fresh)
-      throw OutOfMemory("no place on the device for a block of " + format_bytes(block.size));
-    block.place = nullptr;
-  }
+  c10::DataPtr fresh = take_place(block, owner, in_arena, ahead);
   memory_.claim(block, fresh, owner);
   in_->wait_for(Event::record(index, current));
   if (owner != current) in_->wait_for(Event::record(index, owner));

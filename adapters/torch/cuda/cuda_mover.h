@@ -65,6 +65,9 @@ class CudaMover final : public Mover {
   void add_stats(std::map<std::string, std::int64_t>& stats) const;
 
  private:
+  /// Device memory of the block's size, in the arena or from PyTorch's allocator for `owner`. With
+  /// `ahead` nothing leaves for it. Throws OutOfMemory.
+  c10::DataPtr take_place(CudaBlock& block, cudaStream_t owner, bool in_arena, bool ahead);
   /// The storage still has the memory on the device that the block stands for.
   [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
   /// The next user of the block's memory comes after everybody who has used it.
