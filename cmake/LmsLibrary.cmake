@@ -26,6 +26,10 @@ function(lms_target_defaults target)
   # Designated initialisers leave fields to their defaults on purpose.
   target_compile_options(
     ${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${LMS_WERROR}>:-Werror>)
+  # Nobody puts functions of his own in the place of ours: they may be inlined.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fno-semantic-interposition)
+  endif()
   # A package does not tell where it was built.
   if(DEFINED SKBUILD)
     target_compile_options(${target} PRIVATE "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")

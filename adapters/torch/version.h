@@ -2,6 +2,7 @@
 
 // Every difference between the PyTorch releases that LMS supports, in one place.
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/headeronly/version.h>
 
 #define LMS_TORCH_AT_LEAST(major, minor) \
@@ -41,3 +42,33 @@
 #else
 #define LMS_HAS_NAMES(tensor) (tensor).has_names()
 #endif
+
+namespace lms::torch {
+
+/// The kernel that can be called without boxes.
+#if LMS_TORCH_AT_LEAST(2, 15)
+inline const c10::KernelFunction& unboxed(const c10::SafeKernelFunction& kernel) {
+  return kernel.kernelFunction();
+}
+#else
+namespace before_2_15 {
+
+// 2.11 has it, and no way to it. The language lets explicit instantiations name private members.
+struct Kernel {
+  using Member = c10::KernelFunction c10::SafeKernelFunction::*;
+  friend constexpr Member member(Kernel);
+};
+template <typename Tag, typename Tag::Member kMember>
+struct Named {
+  friend constexpr typename Tag::Member member(Tag) { return kMember; }
+};
+template struct Named<Kernel, &c10::SafeKernelFunction::kernel_>;
+
+}  // namespace before_2_15
+
+inline const c10::KernelFunction& unboxed(const c10::SafeKernelFunction& kernel) {
+  return kernel.*member(before_2_15::Kernel{});
+}
+#endif
+
+}  // namespace lms::torch

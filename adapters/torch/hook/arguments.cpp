@@ -52,7 +52,15 @@ void pin_nested(ThreadState& state, const OpInfo& info, const c10::Stack& stack)
   StorageUses storages;
   const bool keep = is_kept(state, info);
   collect_arguments(info, stack, keep, storages);
-  if (!keep && !info.takes_stream && state.replay == nullptr) {
+  if (!keep && !info.takes_stream) {
+    pin_nested(state, storages);
+  } else {
+    pin_storages(state, info, stack, keep, storages);
+  }
+}
+
+void pin_nested(ThreadState& state, std::span<const StorageUse> storages) {
+  if (state.replay == nullptr) {
     const auto is_held = [&](const StorageUse& use) {
       return std::ranges::any_of(state.arguments, [&](const StorageUse& held) {
         return held.storage == use.storage && (held.writes || !use.writes);
@@ -61,7 +69,7 @@ void pin_nested(ThreadState& state, const OpInfo& info, const c10::Stack& stack)
     constexpr std::size_t kFew = 16;  // of a list's the engine knows sooner
     if (state.arguments.size() <= kFew && std::ranges::all_of(storages, is_held)) return;
   }
-  pin_storages(state, info, stack, keep, storages);
+  state.operator_pins.add(state, storages);
 }
 
 void begin_anew(ThreadState& state) {
@@ -69,15 +77,28 @@ void begin_anew(ThreadState& state) {
   leave_engine(state, /*to_try_again=*/true);
 }
 
-void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+namespace {
+
+template <typename Pin>
+void pin_or_begin_anew(ThreadState& state, Pin&& pin) {
   const Repeatable repeatable(state, true);
   try {
-    pin_arguments(state, info, stack);
+    pin();
   } catch (const c10::Error&) {
     if (!state.holder.contended()) throw;
     begin_anew(state);
-    pin_arguments(state, info, stack);
+    pin();
   }
+}
+
+}  // namespace
+
+void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  pin_or_begin_anew(state, [&] { pin_arguments(state, info, stack); });
+}
+
+void pin_first(ThreadState& state) {
+  pin_or_begin_anew(state, [&] { state.operator_pins.add(state, state.arguments); });
 }
 
 }  // namespace lms::torch

@@ -2,6 +2,8 @@
 
 // The storages of an operator's arguments, and their pins.
 
+#include <span>
+
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/thread_state.h"
 
@@ -18,9 +20,14 @@ void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& sta
 /// As pin_arguments(), as the first thing that an outermost operator does: nothing is lost if it
 /// has to begin anew.
 void pin_first(ThreadState& state, const OpInfo& info, const c10::Stack& stack);
+/// Likewise of an operator that takes no stream, on a thread that keeps nothing, with
+/// state.arguments as they are.
+void pin_first(ThreadState& state);
 
 /// Pins those of a part of an operator: what the whole holds already is held.
 void pin_nested(ThreadState& state, const OpInfo& info, const c10::Stack& stack);
+/// Likewise of one that takes no stream, on a thread that keeps nothing.
+void pin_nested(ThreadState& state, std::span<const StorageUse> storages);
 
 /// The operator lets everything go, and begins anew: alone, if it and others have waited for each
 /// other.

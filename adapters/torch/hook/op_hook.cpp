@@ -15,6 +15,7 @@
 #include "adapters/torch/fused/rule.h"
 #include "adapters/torch/hook/op_run.h"
 #include "adapters/torch/hook/out_arguments.h"
+#include "adapters/torch/hook/typed_kernel.h"
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/slices/cut.h"
 
@@ -36,12 +37,16 @@ std::atomic<std::uint64_t> registrations_seen{0};
 
 void wrap_new_operators();
 
+}  // namespace
+
 void notice_new_operators() {
   if (registrations.load(std::memory_order_relaxed) !=
       registrations_seen.load(std::memory_order_relaxed)) {
     wrap_new_operators();
   }
 }
+
+namespace {
 
 class HookedKernel final : public c10::OperatorKernel {
  public:
@@ -118,8 +123,12 @@ struct OpHook::State {
     info.fused = fused_role(info.name);
     if (key == keys.front()) info.cut = cut_rule(info.name);
     if (info.arguments.empty()) return;
+    const auto own = op.getComputedKernelForDispatchKey(key);
+    auto typed = typed_kernel(info, own, op);
     put(dispatcher, op, key,
-        std::make_unique<HookedKernel>(std::move(info), op.getComputedKernelForDispatchKey(key)));
+        typed ? *std::move(typed)
+              : c10::KernelFunction::makeFromBoxedFunctor(
+                    std::make_unique<HookedKernel>(std::move(info), own)));
     done.insert(std::move(mark));
   }
 
@@ -129,15 +138,15 @@ struct OpHook::State {
     for (OutKernel& info : out_kernels(op)) {
       const c10::DispatchKey at = info.at;
       auto kernel = op.getComputedKernelForDispatchKey(info.computed);
-      put(dispatcher, op, at, std::make_unique<HookedOutKernel>(std::move(info), kernel));
+      put(dispatcher, op, at,
+          c10::KernelFunction::makeFromBoxedFunctor(
+              std::make_unique<HookedOutKernel>(std::move(info), kernel)));
     }
     done.insert(std::move(mark));
   }
 
-  template <typename Functor>
   void put(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
-           std::unique_ptr<Functor> functor) {
-    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::move(functor));
+           c10::KernelFunction kernel) {
     kernels.push_back(kernel);
     handles.push_back(dispatcher.registerImpl(op.operator_name(), key, std::move(kernel),
                                               std::nullopt, nullptr, "LMS (Large Model Support)"));

@@ -12,6 +12,7 @@
 #include "adapters/torch/hook/list_splitter.h"
 #include "adapters/torch/hook/retry.h"
 #include "adapters/torch/hook/trial.h"
+#include "adapters/torch/hook/unboxed_call.h"
 #include "adapters/torch/operators/numerics.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/slices/in_slices.h"
@@ -91,7 +92,24 @@ DeviceManager* manager_of(const OpInfo& info, const c10::Stack& stack) {
   return nullptr;
 }
 
-/// Tells the pilot of an outermost operator's begin and end, however it ends.
+DeviceManager* manager_of(std::span<const StorageUse> storages) {
+  for (const StorageUse& use : storages) {
+    if (auto* manager = active_manager(use.storage->device())) return manager;
+  }
+  return nullptr;
+}
+
+bool has_rule(DeviceManager* manager, const OpInfo& info) {
+  return info.fused.rule != FusedRole::kNoRule && manager != nullptr;
+}
+
+/// The operator's rule may have to try its kernel out before.
+bool may_try(DeviceManager* manager, const OpInfo& info) {
+  return has_rule(manager, info) && (pressed() || manager->drops_everything());
+}
+
+/// Tells the pilot of an outermost operator's begin and end, however it ends. An empty `stack`: the
+/// arguments are not boxed, and no rule asks what computing again takes.
 class PilotScope {
  public:
   PilotScope(DeviceManager* manager, const OpInfo& info, const c10::Stack& stack)
@@ -100,10 +118,11 @@ class PilotScope {
     (void)plain_environments();  // heard of from every thread
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
     const FusedRule* const rule = manager_->fused_rule(info);
-    recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable,
-                                                  rule != nullptr && manager_->pilot().awake()
-                                                      ? rule->price(info.fused.role, info, stack)
-                                                      : ReplayCost{});
+    recording_ = manager_->pilot().begin_operator(
+        info.key, info.name, repeatable,
+        rule != nullptr && !stack.empty() && manager_->pilot().awake()
+            ? rule->price(info.fused.role, info, stack)
+            : ReplayCost{});
     in_stress_ = repeatable && manager_->drops_everything();
   }
   ~PilotScope() {
@@ -145,14 +164,10 @@ class PilotScope {
   bool in_stress_ = false;
 };
 
-/// What the operator made may leave from now on, though nobody has read it yet. Not views of its
-/// arguments: it has made nothing there, unless it has given an `out=` other memory.
-std::span<const StorageUse> collect_made(ThreadState& state, const OpInfo& info,
-                                         const c10::Stack& stack, std::size_t base) {
-  state.made.clear();
-  for (std::size_t i = base; i < stack.size(); ++i) {
-    collect_storages(stack[i], /*writes=*/true, /*inside=*/false, state.made);
-  }
+/// What the operator made, of the storages in `state.made`, may leave from now on, though nobody
+/// has read it yet. Not views of its arguments: it has made nothing there, unless it has given an
+/// `out=` other memory.
+std::span<const StorageUse> sort_out_made(ThreadState& state, const OpInfo& info) {
   const auto is_argument = [&](const StorageUse& made) {
     const auto& all = state.arguments;
     return std::ranges::find(all, made.storage, &StorageUse::storage) != all.end();
@@ -164,6 +179,15 @@ std::span<const StorageUse> collect_made(ThreadState& state, const OpInfo& info,
     if (use.writes) state.made.push_back({use.storage, /*writes=*/false});
   }
   return state.made;
+}
+
+std::span<const StorageUse> collect_made(ThreadState& state, const OpInfo& info,
+                                         const c10::Stack& stack, std::size_t base) {
+  state.made.clear();
+  for (std::size_t i = base; i < stack.size(); ++i) {
+    collect_storages(stack[i], /*writes=*/true, /*inside=*/false, state.made);
+  }
+  return sort_out_made(state, info);
 }
 
 void track(ThreadState& state, std::span<const StorageUse> made) {
@@ -240,33 +264,106 @@ std::span<const StorageUse> run_or_slice(ThreadState& state, const PilotScope& p
   }
 }
 
-[[gnu::noinline]] void run_outermost(ThreadState& state, const OpInfo& info,
-                                     const c10::SafeKernelFunction& kernel,
-                                     const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                     c10::Stack& stack) {
-  DeviceManager* const manager = manager_of(info, stack);
-  if (info.fused.rule != FusedRole::kNoRule && manager != nullptr &&
-      (pressed() || manager->drops_everything())) {
-    try_out(*manager, info, kernel, op, keys, stack);
+/// All of an outermost operator but its frame.
+std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager, PilotScope& pilot,
+                                      const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                                      const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                      c10::Stack& stack) {
+  auto sliced = SlicedCall::of(manager, info, kernel, op, keys, stack);
+  std::span<const StorageUse> made;
+  if (!sliced) {
+    const std::size_t base = stack.size() - info.argument_count;
+    made = run_whole(state, pilot, info, kernel, op, keys, stack, base);
+  } else if (!sliced->at_once() || !sliced->run(stack)) {
+    made = run_or_slice(state, pilot, info, kernel, op, keys, stack, *sliced);
   }
-  PilotScope pilot(manager, info, stack);
+  if (sliced) pilot.note_born(sliced->born());
+  return made;
+}
+
+/// run_whole() of what is not recorded.
+std::span<const StorageUse> run_unboxed(ThreadState& state, UnboxedCall& call,
+                                        const StorageUses& arguments) {
+  const OpInfo& info = call.info();
+  state.arguments = arguments;
+  try {
+    pin_first(state);
+  } catch (const Shortage& shortage) {
+    c10::Stack boxed;
+    call.box(boxed);
+    name_whole_need(state, info, call.op(), boxed, shortage);
+    throw;
+  }
+  const bool may_be_short = pressed() || state.holder.crowded();
+  if (info.has_algorithms || (info.may_rerun && may_be_short)) {
+    call_with_retry(state, call);
+  } else if (info.makes_once && may_be_short) {
+    call_once(state, call);
+  } else {
+    const Kernel running(state, info);
+    call.run();
+  }
+  if (!info.completes_results) return {};
+  state.made.clear();
+  call.collect_results(state.made);
+  return sort_out_made(state, info);
+}
+
+/// `run` is all of an outermost operator but its frame.
+template <typename Run>
+void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   Outermost outermost(state, info);
-  const std::size_t base = stack.size() - info.argument_count;
   std::span<const StorageUse> made;
   try {
     const Depth depth(state, info);
-    auto sliced = SlicedCall::of(manager, info, kernel, op, keys, stack);
-    if (!sliced) {
-      made = run_whole(state, pilot, info, kernel, op, keys, stack, base);
-    } else if (!sliced->at_once() || !sliced->run(stack)) {
-      made = run_or_slice(state, pilot, info, kernel, op, keys, stack, *sliced);
-    }
-    if (sliced) pilot.note_born(sliced->born());
+    made = run();
   } catch (const Shortage& shortage) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 shortage.msg());
   }
   outermost.end(made);
+}
+
+[[gnu::noinline]] void run_outermost(ThreadState& state, const OpInfo& info,
+                                     const c10::SafeKernelFunction& kernel,
+                                     const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                     c10::Stack& stack) {
+  DeviceManager* const manager = manager_of(info, stack);
+  if (may_try(manager, info)) try_out(*manager, info, kernel, op, keys, stack);
+  PilotScope pilot(manager, info, stack);
+  run_in_frame(state, info,
+               [&] { return run_boxed(state, manager, pilot, info, kernel, op, keys, stack); });
+}
+
+[[gnu::noinline]] void run_outermost(ThreadState& state, UnboxedCall& call) {
+  const OpInfo& info = call.info();
+  StorageUses arguments;
+  call.collect_arguments(arguments);
+  DeviceManager* const manager = manager_of(arguments);
+  c10::Stack boxed;
+  const bool tries = may_try(manager, info);
+  if (tries || (has_rule(manager, info) && manager->pilot().awake())) call.box(boxed);
+  if (tries) try_out(*manager, info, call.kernel(), call.op(), call.keys(), boxed);
+  PilotScope pilot(manager, info, boxed);
+  run_in_frame(state, info, [&] {
+    if (pilot.lineages() == nullptr && !SlicedCall::may_be(manager, info, arguments)) {
+      boxed.clear();
+      return run_unboxed(state, call, arguments);
+    }
+    if (boxed.empty()) call.box(boxed);
+    const auto made =
+        run_boxed(state, manager, pilot, info, call.kernel(), call.op(), call.keys(), boxed);
+    call.take_results(boxed);
+    return made;
+  });
+}
+
+[[gnu::noinline]] void run_nested(ThreadState& state, UnboxedCall& call) {
+  const Depth depth(state, call.info());
+  StorageUses storages;
+  call.collect_arguments(storages);
+  pin_nested(state, storages);
+  call.run();
 }
 
 }  // namespace
@@ -287,6 +384,22 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     run_nested(state, info, kernel, op, keys, stack);
   } else {
     run_outermost(state, info, kernel, op, keys, stack);
+  }
+}
+
+void run_operator(UnboxedCall& call) {
+  ThreadState& state = thread_state();
+  if (!any_active() || call.info().kind == OpKind::kTransparent) {
+    call.run();
+  } else if (any_deferred() || state.keeps > 0) {
+    c10::Stack stack;
+    call.box(stack);
+    run_operator(call.info(), call.kernel(), call.op(), call.keys(), stack);
+    call.take_results(stack);
+  } else if (state.depth > 0) {
+    run_nested(state, call);
+  } else {
+    run_outermost(state, call);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "adapters/torch/hook/unboxed_call.h"
 #include "adapters/torch/operators/op_info.h"
 
 namespace lms::torch {
@@ -12,5 +13,7 @@ namespace lms::torch {
 /// `stack` holds the arguments, and afterwards the results, as PyTorch's boxed calls have it.
 void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
                   const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+/// Likewise of an ordinary operator that takes no stream.
+void run_operator(UnboxedCall& call);
 
 }  // namespace lms::torch

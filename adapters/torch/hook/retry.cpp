@@ -23,13 +23,17 @@ class WorkspaceRetryScope {
   ThreadState& state_;
 };
 
-DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
-  StorageUses storages;
-  collect_arguments(info, stack, /*keep=*/false, storages);
+DeviceManager* manager_of_first(std::span<const StorageUse> storages) {
   for (const StorageUse& use : storages) {
     if (auto* manager = active_manager(use.storage->device())) return manager;
   }
   return nullptr;
+}
+
+DeviceManager* manager_under_pressure(const OpInfo& info, const c10::Stack& stack) {
+  StorageUses storages;
+  collect_arguments(info, stack, /*keep=*/false, storages);
+  return manager_of_first(storages);
 }
 
 /// Out of memory by another road than PyTorch's allocator: the driver, or a vendor library.
@@ -76,6 +80,19 @@ DeviceManager* call_unless_short(ThreadState& state, const OpInfo& info,
   }
 }
 
+DeviceManager* call_unless_short(ThreadState& state, UnboxedCall& call) {
+  try {
+    const Kernel running(state, call.info());
+    call.run();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    if (!is_shortage(error) && !says_out_of_memory(error)) throw;
+    DeviceManager* manager = manager_of_first(state.arguments);
+    if (manager == nullptr) throw;
+    return manager;
+  }
+}
+
 /// The last try, after all that could leave has left: what finds no room now finds none under this
 /// limit. If the user allows it, a convolution then goes on with an algorithm that needs less.
 void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const OpInfo& info,
@@ -115,30 +132,65 @@ void run_naming_need(ThreadState& state, const OpInfo& info, const c10::Operator
 
 }  // namespace
 
-void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
-  int tries = 0;
-  DeviceManager* short_of = nullptr;
-  // First what is in the way leaves, where that is known; then everything.
-  for (bool cleared = true; cleared;) {
-    DeviceManager* manager = nullptr;
-    {
-      const Repeatable repeatable(state, tries == 0);
-      manager = call_unless_short(state, info, kernel, op, keys, stack);
-    }
-    if (manager == nullptr) return;
-    short_of = manager;
+namespace {
+
+/// The call has found no room once, of `short_of`. First what is in the way leaves, where that is
+/// known; then everything.
+void call_again(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+                DeviceManager* short_of) {
+  for (bool first = true;; first = false) {
     // What the first run's own parts pinned is not needed by the second.
     begin_anew(state);
-    cleared = tries++ == 0 && manager->clear_what_failed();
-    if (!cleared) manager->reclaim_everything();
-    ++manager->op_retries;
-    manager->pilot().restart_operator();
+    const bool cleared = first && short_of->clear_what_failed();
+    if (!cleared) short_of->reclaim_everything();
+    ++short_of->op_retries;
+    short_of->pilot().restart_operator();
     pin_arguments(state, info, stack);
+    if (!cleared) break;
+    short_of = call_unless_short(state, info, kernel, op, keys, stack);
+    if (short_of == nullptr) return;
   }
   run_naming_need(state, info, op, stack, [&] {
     call_with_less_workspace(state, *short_of, info, kernel, op, keys, stack);
   });
+}
+
+}  // namespace
+
+void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  DeviceManager* short_of = nullptr;
+  {
+    const Repeatable repeatable(state, true);
+    short_of = call_unless_short(state, info, kernel, op, keys, stack);
+  }
+  if (short_of != nullptr) call_again(state, info, kernel, op, keys, stack, short_of);
+}
+
+void call_with_retry(ThreadState& state, UnboxedCall& call) {
+  DeviceManager* short_of = nullptr;
+  {
+    const Repeatable repeatable(state, true);
+    short_of = call_unless_short(state, call);
+  }
+  if (short_of == nullptr) return;
+  c10::Stack stack;
+  call.box(stack);
+  call_again(state, call.info(), call.kernel(), call.op(), call.keys(), stack, short_of);
+  call.take_results(stack);
+}
+
+void call_once(ThreadState& state, UnboxedCall& call) {
+  try {
+    const Kernel running(state, call.info());
+    call.run();
+  } catch (const Shortage& shortage) {
+    c10::Stack arguments;
+    call.box(arguments);
+    name_whole_need(state, call.info(), call.op(), arguments, shortage);
+    throw;
+  }
 }
 
 void call_once(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,

@@ -3,6 +3,7 @@
 // Kernels that run out of memory: what is in the way leaves, and they are called again.
 
 #include "adapters/torch/errors.h"
+#include "adapters/torch/hook/unboxed_call.h"
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/thread_state.h"
 
@@ -28,10 +29,13 @@ class Kernel {
 void call_with_retry(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                      const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
 
+void call_with_retry(ThreadState& state, UnboxedCall& call);
+
 /// Calls the kernel of one that may not be run again. Throws what it throws, or what
 /// name_whole_need() says of it.
 void call_once(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+void call_once(ThreadState& state, UnboxedCall& call);
 
 /// After the call has found no room, with all its arguments at hand: throws an error whose figure
 /// has room for all of its results, where they are known, and not only for the first that was

@@ -50,18 +50,29 @@ void SliceMemory::clear() {
   calls_.clear();
 }
 
+bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
+                        std::span<const StorageUse> storages) {
+  if (info.cut == nullptr || manager == nullptr) return false;
+  const SliceMode mode = manager->slice_mode();
+  if (mode == SliceMode::kOff || manager->below() == nullptr) return false;
+  // What is looked up can be larger than where it is looked up.
+  if (mode != SliceMode::kAuto || info.cut == cut_embedding) return true;
+  Bytes bytes = 0;
+  for (const StorageUse& use : storages) bytes += static_cast<Bytes>(use.storage->nbytes());
+  return bytes >= manager->limit() / kLargeCall;
+}
+
 std::optional<SlicedCall> SlicedCall::of(DeviceManager* manager, const OpInfo& info,
                                          const c10::SafeKernelFunction& kernel,
                                          const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                          const c10::Stack& stack) {
-  if (info.cut == nullptr || manager == nullptr) return std::nullopt;
-  const SliceMode mode = manager->slice_mode();
-  if (mode == SliceMode::kOff || manager->below() == nullptr) return std::nullopt;
+  if (info.cut == nullptr) return std::nullopt;
   static thread_local StorageUses storages;
   storages.clear();
   for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
     collect_storages(stack[i], /*writes=*/false, /*inside=*/false, storages);
   }
+  if (!may_be(manager, info, storages)) return std::nullopt;
   Bytes bytes = 0;
   std::uint64_t number = info.key;
   for (const StorageUse& use : storages) {
@@ -69,9 +80,6 @@ std::optional<SlicedCall> SlicedCall::of(DeviceManager* manager, const OpInfo& i
     number = mixed(number, static_cast<std::uint64_t>(size));
     bytes += size;
   }
-  // What is looked up can be larger than where it is looked up.
-  const bool small = bytes < manager->limit() / kLargeCall && info.cut != cut_embedding;
-  if (mode == SliceMode::kAuto && small) return std::nullopt;
   const ThreadState& state = thread_state();
   // Somebody else has, or takes, the addresses of what the operator uses.
   const bool held = !state.access_scopes.empty() && state.access_scopes.back().holds;

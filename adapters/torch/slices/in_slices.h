@@ -24,6 +24,9 @@ class DeviceManager;
 /// they are.
 class SlicedCall {
  public:
+  /// False for all calls but large ones of operators with a rule: of() makes nothing of them.
+  static bool may_be(DeviceManager* manager, const OpInfo& info,
+                     std::span<const StorageUse> storages);
   /// Nothing, at little cost, for all calls but large ones of operators with a rule.
   static std::optional<SlicedCall> of(DeviceManager* manager, const OpInfo& info,
                                       const c10::SafeKernelFunction& kernel,
