@@ -22,7 +22,7 @@ class Missing(RuntimeError):
     """What a step needs is not installed."""
 
 
-def _import(name: str) -> Any:
+def import_package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -54,7 +54,7 @@ class _Images:
     tiny_side: int = 64
 
     def __call__(self, options: StepOptions) -> TrainStep:
-        timm = _import("timm")
+        timm = import_package("timm")
         if not timm.is_model(self.name):
             raise Missing(f"timm {timm.__version__} has no {self.name}")
         batch, side, extra = self.batch, self.side, {}
@@ -87,7 +87,7 @@ class _Text:
     tiny: tuple[tuple[str, Any], ...]
 
     def __call__(self, options: StepOptions) -> TrainStep:
-        transformers = _import("transformers")
+        transformers = import_package("transformers")
         try:
             make, config = getattr(transformers, self.model), getattr(transformers, self.config)
         except (AttributeError, ImportError) as error:
