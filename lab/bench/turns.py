@@ -164,14 +164,17 @@ def main(argv: list[str] | None = None) -> int:
             for key in ("ms", "cpu_ms", "loop_ms")
         }
         medians = {key: statistics.median(row[key] for row in way.rows) for key in way.rows[0]}
-        report[way.name] = way.facts | medians | {
-            f"{key}_over_plain": statistics.median(values) for key, values in over.items()
-        }
+        report[way.name] = (
+            way.facts
+            | medians
+            | {f"{key}_over_plain": statistics.median(values) for key, values in over.items()}
+        )
         report[way.name]["rows"] = way.rows
         print(
             f"{given.step} {way.name}: {medians['ms']:.1f} ms "
             f"({statistics.median(over['ms']):+.1%}), CPU {medians['cpu_ms']:.1f} ms "
-            f"({statistics.median(over['cpu_ms']):+.1%}), loop of Python {medians['loop_ms']:.1f} ms; predicted {way.facts.get('predicted_ms')}",
+            f"({statistics.median(over['cpu_ms']):+.1%}), "
+            f"loop of Python {medians['loop_ms']:.1f} ms; predicted {way.facts.get('predicted_ms')}",
             flush=True,
         )
     if given.out:

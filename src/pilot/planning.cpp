@@ -112,7 +112,8 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
     }
   }
   script.link = device_.link();
-  // The host's times are measured, and not planned with yet: docs/design/0018 says why.
+  // Without a plan, what has to be done for room is part of what operators take.
+  if (script.planned) script.link.host = set_host_times(trace, job.host, laps.operators);
   PlanCache cache(options.plan_cache);
   const std::string key = options.plan_cache.empty()
                               ? std::string()

@@ -253,6 +253,18 @@ TEST(HostTimes, OfAHostThatIsFarAheadAreUnknown) {
   EXPECT_EQ(trace.host_ms(), 0);
 }
 
+TEST(HostTimes, AreNotBelievedBeforeTheDeviceHasComeToTheStep) {
+  // The device has much of the step before to do: the host may stand still at every operator.
+  Trace trace = row(40, 0);
+  HostTimes host;
+  host.operators_ms.assign(40, 5);
+  std::vector<MeasuredOperator> device(40, seen(3, 2));
+  for (std::size_t i = 0; i < 20; ++i) device[i] = seen(MeasuredOperator::kMany, 3);
+  for (std::size_t i = 20; i < 40; ++i) host.operators_ms[i] = 0.02;
+  set_host_times(trace, host, device);
+  EXPECT_NEAR(trace.host_ms(), 40 * 0.02, 1e-9);
+}
+
 TEST(HostTimes, OfADeviceThatDoesNotSayAreUnknown) {
   Trace trace = row(40, 1);
   HostTimes host;

@@ -67,12 +67,12 @@ void LapTimer::start(cudaStream_t stream) {
   running_ = true;
 }
 
-/// How many laps the device has not done. Asks about each mark until it has been passed, and once
-/// more each time.
+/// How many laps the device has not done, or kMany. Asks about each mark until it has been passed,
+/// and once more each time.
 int LapTimer::laps_behind() {
   while (passed_ < laps_.size() && cudaEventQuery(laps_[passed_]) == cudaSuccess) ++passed_;
   (void)cudaGetLastError();  // "not ready" is an answer, and must not be found by others
-  return static_cast<int>(laps_.size() - passed_);
+  return passed_ == 0 ? MeasuredOperator::kMany : static_cast<int>(laps_.size() - passed_);
 }
 
 void LapTimer::begin_lap(Bytes device) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -16,7 +17,9 @@ struct MeasuredOperator {
   Bytes device = -1;     ///< most bytes on the device while it ran; -1: not measured
   double waited_ms = 0;  ///< for copies, before begin_ms
   /// How many operators the device had been given and not done when the host came to this one, and
-  /// when it had been queued, itself not counted; -1: not measured.
+  /// when it had been queued, itself not counted; -1: not measured. kMany: the device had not come
+  /// to the step yet, and nobody knows how much of the step before was left.
+  static constexpr int kMany = std::numeric_limits<int>::max();
   int behind = -1;
   int behind_after = -1;
 };
