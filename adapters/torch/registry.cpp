@@ -304,6 +304,8 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["plan.refused"] = plan.refused;
   stats["plan.failed"] = plan.failed;
   stats["plan.predicted_us"] = static_cast<std::int64_t>(plan.predicted_ms * 1e3);
+  stats["plan.host_us"] = static_cast<std::int64_t>(plan.host_ms * 1e3);
+  stats["plan.late_us"] = static_cast<std::int64_t>(plan.late_ms * 1e3);
   stats["plan.peak"] = plan.planned_peak;
   stats["plan.arena"] = plan.placed;
   stats["plan.arena_bound"] = plan.lower_bound;

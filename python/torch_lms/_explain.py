@@ -73,6 +73,11 @@ def _plan(now: Situation) -> Iterator[str]:
                 f"A step should take {stats['plan.predicted_us'] / 1e3:.1f} ms, "
                 f"{_percent(now.overhead)} more than its operators alone."
             )
+        if stats["plan.late_us"] > _MUCH * stats["plan.predicted_us"]:
+            yield (
+                f"For {stats['plan.late_us'] / 1e3:.1f} ms of it the device waits for the CPU, "
+                f"which takes {stats['plan.host_us'] / 1e3:.1f} ms."
+            )
     elif stats["plan.planned"]:
         yield "A step has been planned; none has followed the plan to its end yet."
     elif stats["plan.shapes"]:
@@ -160,6 +165,8 @@ def _help(now: Situation) -> Iterator[str]:
                 f"torch_lms.step_in_backward(optimizer): {learnt.list_operator} goes through "
                 f"{format_bytes(learnt.largest_list)} at once."
             )
+    if stats["plan.late_us"] > _MUCH * stats["plan.predicted_us"]:
+        yield "Less work for the CPU: larger batches, fewer small operators, torch.compile."
     if stats["kept.bytes.current"] > _MUCH * stats["limit"]:
         yield "Fewer pointers: what is kept takes up the limit for as long as it lives."
     below = stats["host.bytes.current"] + stats["file.bytes.current"]

@@ -77,6 +77,8 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("plan.refused", "planned drops of blocks that nobody knows how to compute"),
     Statistic("plan.failed", "planned computations that failed, and were done later"),
     Statistic("plan.predicted_us", "how long a step takes under the plan last followed", "us"),
+    Statistic("plan.host_us", "what the host takes for it; 0: it is far ahead", "us"),
+    Statistic("plan.late_us", "for how long the device waits for the host in it", "us"),
     Statistic("plan.peak", "the most that it has on the device", "bytes"),
     Statistic("plan.arena", "the addresses that it takes", "bytes"),
     Statistic("plan.arena_bound", "the fewest that any placement could take", "bytes"),

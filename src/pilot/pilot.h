@@ -222,6 +222,8 @@ class Pilot {
     std::int64_t refused = 0;      ///< drops of blocks that nobody knows how to compute
     std::int64_t failed = 0;       ///< rematerialisations that failed
     double predicted_ms = 0;       ///< of the plan last followed
+    double host_ms = 0;            ///< likewise: what the host takes; 0: not known
+    double late_ms = 0;            ///< likewise: for how long the device waits for it
     Bytes planned_peak = 0;        ///< likewise
     Bytes placed = 0;              ///< likewise: bytes of arena that its placement takes
     Bytes lower_bound = 0;

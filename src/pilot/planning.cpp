@@ -221,6 +221,8 @@ void Pilot::take_over() {
   if (!original->planned) ++stats_.planned;
   if (made->kept) ++stats_.kept;
   stats_.predicted_ms = made->predicted.step_ms;
+  stats_.host_ms = made->predicted.host_ms;
+  stats_.late_ms = made->predicted.late_ms;
   stats_.planned_peak = made->predicted.peak;
   stats_.placed = made->placement.bytes;
   stats_.lower_bound = made->placement.lower_bound;

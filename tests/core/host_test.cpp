@@ -253,6 +253,32 @@ TEST(HostTimes, OfAHostThatIsFarAheadAreUnknown) {
   EXPECT_EQ(trace.host_ms(), 0);
 }
 
+TEST(HostTimes, OfADeviceThatNeverStandsStillAreUnknown) {
+  Trace trace = row(400, 1);
+  HostTimes host;
+  host.operators_ms.assign(400, 1);
+  std::vector<MeasuredOperator> device(400, seen(100, 99));
+  set_host_times(trace, host, device);
+  EXPECT_EQ(trace.host_ms(), 0);
+  for (std::size_t i = 0; i < 8; ++i) device[i] = seen(1, 0);
+  set_host_times(trace, host, device);
+  EXPECT_GT(trace.host_ms(), 0);
+}
+
+TEST(HostTimes, InSumAreNoMoreThanTheStepTook) {
+  // A few have waited without a sign of it; most have not been believed.
+  Trace trace = row(400, 0);
+  HostTimes host;
+  host.operators_ms.assign(400, 0.02);
+  std::vector<MeasuredOperator> device(400, seen(MeasuredOperator::kMany, 200));
+  for (std::size_t i = 0; i < 50; ++i) {
+    host.operators_ms[i] = 0.5;
+    device[i] = seen(i < 5 ? 1 : 100, 99);
+  }
+  set_host_times(trace, host, device);
+  EXPECT_NEAR(trace.host_ms(), 50 * 0.5 + 350 * 0.02, 1e-9);
+}
+
 TEST(HostTimes, AreNotBelievedBeforeTheDeviceHasComeToTheStep) {
   // The device has much of the step before to do: the host may stand still at every operator.
   Trace trace = row(40, 0);

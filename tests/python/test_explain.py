@@ -46,7 +46,13 @@ PLANNED = {"evictions": 9, "plan__shapes": 1, "plan__planned": 1, "plan__steps":
         (
             situation(STEP, **PLANNED, plan__predicted_us=300_000),
             ["50 % more", "A larger limit"],
-            ["step_in_backward"],
+            ["step_in_backward", "the CPU"],
+        ),
+        (
+            situation(STEP, **PLANNED, plan__predicted_us=300_000, plan__late_us=60_000,
+                      plan__host_us=290_000),
+            ["For 60.0 ms of it the device waits for the CPU, which takes 290.0", "Less work for"],
+            [],
         ),
         (
             situation(**PLANNED, plan__divergences=30),

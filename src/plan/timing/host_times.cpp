@@ -16,6 +16,11 @@ constexpr int kFar = 8;
 /// Of all operators, the host must have been near the device at so many.
 constexpr std::size_t kLeastPart = 10;
 constexpr std::size_t kLeast = 16;
+/// With fewer, the device stands still, or is about to: what it waits for is the host. Where that
+/// is so at less than a part in so many of the operators, the host's time is not what the step
+/// takes.
+constexpr int kStarving = 4;
+constexpr std::size_t kStarvingPart = 100;
 /// What is done more seldom than this is not believed.
 constexpr int kOften = 4;
 /// Guesses, in parts of what an operator takes.
@@ -74,7 +79,9 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
     all.push_back(host.operators_ms[at]);
     by_name[trace.operators[at].name].push_back(host.operators_ms[at]);
   }
-  if (all.size() < std::max(kLeast, size / kLeastPart)) {
+  const auto starving = static_cast<std::size_t>(std::ranges::count_if(
+      device, [](const auto& op) { return op.behind >= 0 && op.behind < kStarving; }));
+  if (all.size() < std::max(kLeast, size / kLeastPart) || starving * kStarvingPart < size) {
     forget(trace);
     return {};
   }
@@ -84,8 +91,11 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
   for (std::size_t at = 0; at < size; ++at) {
     TraceOperator& op = trace.operators[at];
     const auto alike = known.find(op.name);
-    op.host_ms =
-        believed(at) ? host.operators_ms[at] : (alike == known.end() ? typical : alike->second);
+    op.host_ms = host.operators_ms[at];
+    // Waiting only adds to it: others that have waited, too, do not make it longer.
+    if (!believed(at)) {
+      op.host_ms = std::min(op.host_ms, alike == known.end() ? typical : alike->second);
+    }
     op.host_ms = std::max(op.host_ms, 0.0);
   }
   const double mean = trace.host_ms() / static_cast<double>(size);
