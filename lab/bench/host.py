@@ -61,7 +61,7 @@ def _cpu_fields(before: dict[str, float], steps: int) -> Record:
     return {f"{key}_ms": (after[key] - before[key]) * 1e3 / steps for key in before}
 
 
-class _Clock:
+class Clock:
     """The moments between steps: on the device's own clock, where it has one."""
 
     def __init__(self, device: torch.device) -> None:
@@ -93,7 +93,7 @@ def synchronize(device: torch.device) -> None:
 
 def _free(step: TrainStep, count: int, device: torch.device) -> Record:
     """`count` steps, none of which waits for another."""
-    clock = _Clock(device)
+    clock = Clock(device)
     synchronize(device)
     cpu, start = _cpu(), time.perf_counter()
     for _ in range(count):

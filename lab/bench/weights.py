@@ -26,12 +26,14 @@ def _sums(tensor: Tensor) -> Iterator[Tensor]:
 @torch.no_grad()
 def fingerprint(model: nn.Module) -> str:
     """A number, hexadecimal, that is another when any element of the parameters or buffers has
-    other bits (when several have, but for chance); how tensors lie in memory does not matter.
+    other bits (when several have, but for chance); how tensors lie in memory does not matter. Of a
+    tensor that is spread over ranks, this rank's part counts.
 
     Computed on the model's device, with some 100 MiB of scratch, and read by the host once.
     """
     digest, sums = hashlib.sha256(), []
-    for name, tensor in model.state_dict().items():
+    for name, whole in model.state_dict().items():
+        tensor = whole.to_local() if hasattr(whole, "to_local") else whole
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sums += _sums(tensor)
     digest.update(repr(torch.stack(sums).tolist()).encode())
