@@ -54,9 +54,19 @@ CUresult create(CUmemGenericAllocationHandle* handle, std::size_t size, const CU
   model.used += size;
   *handle = static_cast<CUmemGenericAllocationHandle>(model.chunks) + 1;
   model.chunks += static_cast<off_t>(size);
+  model.chunk_bytes[*handle] = size;
   return ftruncate(model.memory, model.chunks) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-CUresult release(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
+/// Of what is mapped nowhere any more.
+CUresult release(CUmemGenericAllocationHandle handle) {
+  const std::lock_guard guard(model_now().mutex);
+  Model& model = model_now();
+  const auto found = model.chunk_bytes.find(handle);
+  if (found == model.chunk_bytes.end()) return CUDA_ERROR_INVALID_VALUE;
+  model.used -= found->second;
+  model.chunk_bytes.erase(found);
+  return CUDA_SUCCESS;
+}
 CUresult map_chunk(CUdeviceptr address, std::size_t size, std::size_t,
                    CUmemGenericAllocationHandle handle, unsigned long long) {
   void* data = mmap(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE,

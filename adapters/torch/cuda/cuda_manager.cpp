@@ -114,6 +114,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   }
   if (!was_on || settings.host_limit >= 0) host_limit_ = host_limit;
   limit_ = limit;
+  total_ = total;
   // Reserved bytes keep to the limit as well: PyTorch's allocator refuses to grow beyond it.
   native->setMemoryFraction(fraction_of(limit, total), device_.index());
   min_block_ = was_on ? std::min(min_block(), settings.min_block) : settings.min_block;
@@ -152,6 +153,12 @@ double CudaManager::fraction_of(Bytes limit, std::size_t total) const {
   // Half a byte more, so that PyTorch's way back to bytes does not lose the last one.
   const double fraction = (static_cast<double>(limit) + 0.5) / static_cast<double>(total);
   return std::min(fraction_before_, fraction);
+}
+
+void CudaManager::bound_native(Bytes bytes) {
+  if (!on()) return;
+  auto* native = BridgeAllocator::instance().native();
+  native->setMemoryFraction(fraction_of(bytes, total_), device_.index());
 }
 
 void CudaManager::stop() {

@@ -63,6 +63,8 @@ class CudaManager final : public DeviceManager {
 
   // For memory and mover.
 
+  /// PyTorch's allocator keeps to so many bytes from now on.
+  void bound_native(Bytes bytes);
   /// A block that is born below, of a storage that nobody else knows yet.
   CudaBlock& add_lent(EngineLock& lock, std::unique_ptr<CudaBlock> block);
   /// A storage stands for no block any more.
@@ -87,7 +89,8 @@ class CudaManager final : public DeviceManager {
   Engine engine_;
   ska::flat_hash_map<c10::StorageImpl*, CudaBlock*> blocks_;  ///< guarded by the engine's lock
   double fraction_before_ = 1.0;
-  pid_t process_ = 0;  ///< that has it on
+  std::size_t total_ = 0;  ///< bytes of the device
+  pid_t process_ = 0;      ///< that has it on
   std::atomic<int> captures_{0};
 };
 

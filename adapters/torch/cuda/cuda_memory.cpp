@@ -124,6 +124,11 @@ void CudaMemory::update_capacity() {
   arena_->set_budget(manager_.limit() - native_reserved() - slack(manager_.limit()));
 }
 
+void CudaMemory::bound_native() {
+  if (!arena_) return;
+  manager_.bound_native(std::max<Bytes>(manager_.limit() - arena_->mapped(), 0));
+}
+
 c10::DataPtr CudaMemory::allocate(std::size_t n) {
   const auto bytes = static_cast<Bytes>(n);
   if (bytes < manager_.min_block() || in_pool() ||
@@ -368,7 +373,9 @@ void CudaMemory::make_plain(c10::StorageImpl& storage) {
 }
 
 void CudaMemory::empty_arena() {
-  if (arena_ && !manager_.capturing()) arena_->trim();
+  if (!arena_ || manager_.capturing()) return;
+  arena_->trim();
+  bound_native();
 }
 
 void CudaMemory::allow_peer(int peer) {

@@ -98,6 +98,9 @@ class CudaMemory final : public Meter {
 
   [[nodiscard]] Bytes in_use() const override;
   void update_capacity();
+  /// PyTorch's allocator may grow to what the arena leaves of the limit, and no further: rather
+  /// than that, it gives back what it holds free for other streams.
+  void bound_native();
   /// Takes memory from the arena until PyTorch's allocator may take `bytes` more from the driver.
   void yield_to_native(Bytes bytes);
   // As DeviceManager has them.
@@ -148,6 +151,7 @@ class CudaMemory final : public Meter {
   /// False: nothing more may leave, and the bytes do not fit under the limit.
   bool prepare_room(Bytes bytes);
   bool relieve(Bytes bytes, int attempt);
+  bool reclaim_for(Bytes bytes, int attempt);
   static CudaMemory* owner_among_all(const void* data);
 
   CudaManager& manager_;

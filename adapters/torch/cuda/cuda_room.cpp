@@ -87,6 +87,12 @@ bool CudaMemory::prepare_room(Bytes bytes) {
 }
 
 bool CudaMemory::relieve(Bytes bytes, int attempt) {
+  if (!reclaim_for(bytes, attempt)) return false;
+  yield_to_native(round_up(bytes, kSegmentUnit));
+  return true;
+}
+
+bool CudaMemory::reclaim_for(Bytes bytes, int attempt) {
   cuda::mark("reclaim", bytes);
   EngineLock lock = engine_.lock();
   Bytes left = 0;
@@ -128,7 +134,11 @@ Result CudaMemory::with_room(std::size_t size, c10::function_ref<Result()> alloc
 }
 
 template <typename Result>
-Result CudaMemory::try_with_room(Bytes bytes, c10::function_ref<Result()> allocate) {
+Result CudaMemory::try_with_room(Bytes bytes, c10::function_ref<Result()> take) {
+  const auto allocate = [&] {
+    bound_native();
+    return take();
+  };
   {
     if (is_small(bytes)) {
       try {
@@ -137,25 +147,19 @@ Result CudaMemory::try_with_room(Bytes bytes, c10::function_ref<Result()> alloca
         // Goes on below.
       }
     } else {
-      std::int64_t evictions = 0;
-      {
+      const auto evictions = [&] {
         EngineLock lock = engine_.lock();
-        evictions = engine_.stats(lock).evictions;
-      }
+        return engine_.stats(lock).evictions;
+      };
+      const std::int64_t evicted = evictions();
       const auto before = native_stats(device_).num_device_alloc;
       if (!prepare_room(bytes)) return {};
       try {
         Result result = allocate();
-        EngineLock lock = engine_.lock();
-        if (engine_.stats(lock).evictions != evictions) {
-          ++from_reclaim_;
-        } else {
-          lock.unlock();
-          const bool grown = native_stats(device_).num_device_alloc != before;
-          ++(grown ? from_driver_ : from_free_list_);
-          if (grown) (void)native_reserved();
-          lock.lock();
-        }
+        const bool grown = native_stats(device_).num_device_alloc != before;
+        if (grown) update_capacity();
+        const bool reclaimed = evictions() != evicted;
+        ++(reclaimed ? from_reclaim_ : grown ? from_driver_ : from_free_list_);
         return result;
       } catch (const c10::OutOfMemoryError&) {
         // Fragmentation, or memory that others hold.
@@ -164,7 +168,9 @@ Result CudaMemory::try_with_room(Bytes bytes, c10::function_ref<Result()> alloca
     ++from_retry_;
     for (int attempt = 0; relieve(bytes, attempt); ++attempt) {
       try {
-        return allocate();
+        Result result = allocate();
+        update_capacity();
+        return result;
       } catch (const c10::OutOfMemoryError&) {
         // The next attempt frees more.
       }
