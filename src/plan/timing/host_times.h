@@ -26,9 +26,9 @@ struct HostTimes {
 /// Puts what the host takes, and where it waits for the device, into the operators of a trace; the
 /// costs of what plans do. While the device is far behind, the host may stand still because no more
 /// can be queued: what it seems to take then is not believed, and what it takes elsewhere for
-/// operators of that name counts, or for most operators, if that is less. If it is hardly ever near,
-/// or the device never stands still, nothing is known (TraceOperator::host_ms is 0), and nothing
-/// need be.
+/// operators of that name counts, or for most operators, if that is less. If it is hardly ever
+/// near, or the device never stands still, nothing is known (TraceOperator::host_ms is 0), and
+/// nothing need be.
 HostCosts set_host_times(Trace& trace, const HostTimes& host,
                          std::span<const MeasuredOperator> device);
 
