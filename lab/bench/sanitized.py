@@ -1,0 +1,115 @@
+"""Planned steps that compute again, small enough to run under compute-sanitizer.
+
+    compute-sanitizer --tool memcheck python lab/bench/sanitized.py resnet
+    compute-sanitizer --tool racecheck python lab/bench/sanitized.py llama
+    compute-sanitizer --tool initcheck python lab/bench/sanitized.py unet
+
+Half of the memory that the step takes; the exit status is 0 if steps were planned, computed blocks
+again, and left the bits of a plain run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench import weights
+from bench.models.llama import Llama, LlamaShape, next_token_loss
+from bench.models.resnet import ResNet
+from bench.models.unet3d import UNet3d, dice_loss
+from bench.steps import package
+
+STEPS, MOST_STEPS = 3, 14
+Made = tuple[nn.Module, Callable[[], Tensor]]
+
+
+def resnet() -> Made:
+    """Convolutions, batch norms, SGD."""
+    model = ResNet((1, 1, 1, 1), 100, 32).cuda().to(memory_format=torch.channels_last)
+    images = torch.randn(24, 3, 224, 224).cuda().contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(100, (24,)).cuda()
+    return model, lambda: functional.cross_entropy(model(images), labels)
+
+
+def llama() -> Made:
+    """Products, attention, a loss over many words."""
+    shape = LlamaShape(width=256, layers=4, heads=8, kv_heads=2, hidden=704, vocabulary=4000)
+    model = Llama(shape).cuda()
+    tokens = torch.randint(4000, (4, 512)).cuda()
+    return model, lambda: next_token_loss(model(tokens), tokens)
+
+
+def unet() -> Made:
+    """Convolutions in 3D, instance norms, dropout."""
+    model = UNet3d(width=8, depth=4).cuda()
+    volume = torch.randn(1, 4, 64, 64, 64).cuda()
+    target = torch.randint(2, (1, 3, 64, 64, 64)).float().cuda()
+    return model, lambda: dice_loss(model(volume), target)
+
+
+PROGRAMS = {"resnet": resnet, "llama": llama, "unet": unet}
+
+
+class Training:
+    """A run of a program."""
+
+    def __init__(self, name: str) -> None:
+        torch.manual_seed(1)
+        self.model, self._loss = PROGRAMS[name]()
+        self._update = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self._steps = 0
+        self.fingerprint = ""
+
+    def step(self) -> None:
+        """One step; after a few, what is compared is taken."""
+        self._update.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = self._loss()
+        loss.backward()
+        self._update.step()
+        self._steps += 1
+        if self._steps == STEPS:
+            self.fingerprint = weights.fingerprint(self.model)
+
+
+def main() -> int:
+    """Carry out the command line; the program's exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("program", choices=PROGRAMS)
+    name = parser.parse_args().program
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    lms = package()
+    torch.cuda.reset_peak_memory_stats()
+    plain = Training(name)
+    for _ in range(STEPS):
+        plain.step()
+    expected, peak = plain.fingerprint, torch.cuda.max_memory_allocated()
+    del plain
+    torch.cuda.empty_cache()
+    limit = max(peak // 2, 160 << 20)
+    lms.enable(limit=limit, device="cuda", plan="now", plan_cache="off", plan_seconds=1.0)
+    run = Training(name)
+    for _ in range(MOST_STEPS):
+        run.step()
+        if lms.memory_stats()["plan.steps"] >= 2:
+            break
+    torch.cuda.synchronize()
+    stats = lms.memory_stats()
+    kept = ("plan.steps", "evictions", "page_ins", "drops", "remakes")
+    same = run.fingerprint == expected
+    did = {key: stats[key] for key in kept}
+    print(f"{name}: {peak} bytes, limit {limit}, {did}, same bits: {same}", flush=True)
+    return 0 if same and stats["plan.steps"] and stats["remakes"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
