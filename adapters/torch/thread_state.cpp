@@ -200,10 +200,15 @@ void Pins::release_after_operator(PinHolder* holder) {
   }
 }
 
+void Pins::keep(EngineLock& lock, const Held& held) {
+  held.manager->engine().keep(lock, *held.use.block);
+  held.manager->pilot().kept(lock, *held.use.block);
+}
+
 void Pins::keep() {
   for (const Held& held : held_) {
     EngineLock lock = held.manager->engine().lock();
-    held.manager->engine().keep(lock, *held.use.block);
+    keep(lock, held);
   }
 }
 
@@ -215,7 +220,7 @@ void Pins::keep_but(std::span<const StorageUse> others) {
              held.manager->find(lock, *other.storage) == held.use.block;
     });
     const bool lives = !held.use.block->died && held.use.block->alive();
-    if (lives && !is_other) held.manager->engine().keep(lock, *held.use.block);
+    if (lives && !is_other) keep(lock, held);
   }
 }
 

@@ -69,6 +69,7 @@ class Pins {
     DeviceManager* manager;
     Use use;
   };
+  static void keep(EngineLock& lock, const Held& held);
   void add_on(ThreadState& state, DeviceManager& manager, std::span<const StorageUse> storages,
               const std::optional<c10::Stream>& stream);
   /// Adds what an operator has made on its device, if that takes no wait; else false, and nothing

@@ -180,6 +180,12 @@ void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
   for (const Use& use : uses) touch_locked(use);
 }
 
+void Pilot::kept(EngineLock& /*lock*/, const Block& block) {
+  if (!awake()) return;
+  const Guard guard(mutex_);
+  if (!walking()) log_.keep(block.uid);
+}
+
 void Pilot::used_below(EngineLock& /*lock*/, std::span<const Use> uses) {
   if (!awake()) return;
   const Guard guard(mutex_);
@@ -202,7 +208,10 @@ void Pilot::touch_locked(const Use& use) {
     // A script that the walk has changed to may expect something else as well.
     if (walking() && !walk_->touch(block.uid, bytes, use.writes, &block)) learn_now();
   }
-  if (!walking()) log_.touch(block.uid, bytes, use.writes);
+  if (!walking()) {
+    log_.touch(block.uid, bytes, use.writes);
+    if (block.kept) log_.keep(block.uid);
+  }
   if (mode_ != Mode::kFollowing) outlook_.touch(block, bytes, use.writes);
 }
 
