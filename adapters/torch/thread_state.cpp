@@ -32,7 +32,10 @@ bool runs_collectives() noexcept {
 }  // namespace
 
 ThreadState& thread_state() noexcept {
-  static thread_local ThreadState state{.keeps = runs_collectives() ? 1 : 0};
+  static thread_local ThreadState state = [] {
+    const bool beside = runs_collectives();
+    return ThreadState{.keeps = beside ? 1 : 0, .beside = beside};
+  }();
   return state;
 }
 
@@ -133,7 +136,7 @@ void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const St
   }
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, stream);
-  if (!replays) manager.pilot().touch(lock, uses);
+  if (state.in_step()) manager.pilot().touch(lock, uses);
 }
 
 bool Pins::add_made(EngineLock& lock, ThreadState& state, DeviceManager& manager,
@@ -151,7 +154,7 @@ bool Pins::add_made(EngineLock& lock, ThreadState& state, DeviceManager& manager
   manager.engine().pin(lock, uses);  // what is fresh is there
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, {});
-  if (state.replay == nullptr) manager.pilot().touch(lock, uses);
+  if (state.in_step()) manager.pilot().touch(lock, uses);
   return true;
 }
 

@@ -121,6 +121,12 @@ struct ThreadState {
   int arrivals = 0;                           ///< blocks that it is bringing in
   /// What its operators use is kept: collectives on its stack, and 1 on a thread of theirs.
   int keeps = 0;
+  /// Its operators are those of a collective, beside the step: they come when they come, and what
+  /// they allocate is theirs.
+  bool beside = false;
+
+  /// What it does is the step's, and the pilot's to know.
+  [[nodiscard]] bool in_step() const { return replay == nullptr && !beside; }
 };
 
 ThreadState& thread_state() noexcept;
