@@ -199,6 +199,11 @@ void Pilot::used_below(EngineLock& /*lock*/, std::span<const Use> uses) {
 void Pilot::touch_locked(const Use& use) {
   Block& block = *use.block;
   if (block.uid == 0) return;
+  if (block.beside) {
+    // Nobody can count on its bytes later.
+    if (!walking()) log_.at(log_.end() - 1).repeatable = false;
+    return;
+  }
   Block*& known = blocks_[block.uid];
   known = &block;
   // As allocators round it: the same block may be heard of by its allocation, or by its use.

@@ -78,9 +78,8 @@ class ShapeMaker {
   TraceBlockId number_block(std::uint32_t slot, bool born) {
     const KnownBlock& block = blocks_[slot];
     const auto id = static_cast<TraceBlockId>(shape_.trace.blocks.size());
-    shape_.trace.blocks.push_back({.bytes = block.bytes,
-                                   .born_in_step = born,
-                                   .movable = block.touched && !block.kept});
+    shape_.trace.blocks.push_back(
+        {.bytes = block.bytes, .born_in_step = born, .movable = block.touched && !block.kept});
     shape_.uids.push_back(block.uid);
     last_read_.push_back(-1);
     last_write_.push_back(-1);
