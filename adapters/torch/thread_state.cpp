@@ -32,7 +32,10 @@ bool runs_collectives() noexcept {
 }  // namespace
 
 ThreadState& thread_state() noexcept {
-  static thread_local ThreadState state{.keeps = runs_collectives() ? 1 : 0};
+  static thread_local ThreadState state = [] {
+    const bool beside = runs_collectives();
+    return ThreadState{.keeps = beside ? 1 : 0, .beside = beside};
+  }();
   return state;
 }
 
@@ -133,7 +136,7 @@ void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const St
   }
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, stream);
-  if (!replays) manager.pilot().touch(lock, uses);
+  if (state.in_step()) manager.pilot().touch(lock, uses);
 }
 
 bool Pins::add_made(EngineLock& lock, ThreadState& state, DeviceManager& manager,
@@ -151,7 +154,7 @@ bool Pins::add_made(EngineLock& lock, ThreadState& state, DeviceManager& manager
   manager.engine().pin(lock, uses);  // what is fresh is there
   for (const Use& use : uses) held_.push_back({&manager, use});
   manager.note_use(lock, uses, {});
-  if (state.replay == nullptr) manager.pilot().touch(lock, uses);
+  if (state.in_step()) manager.pilot().touch(lock, uses);
   return true;
 }
 
@@ -200,10 +203,15 @@ void Pins::release_after_operator(PinHolder* holder) {
   }
 }
 
+void Pins::keep(EngineLock& lock, const Held& held) {
+  held.manager->engine().keep(lock, *held.use.block);
+  held.manager->pilot().kept(lock, *held.use.block);
+}
+
 void Pins::keep() {
   for (const Held& held : held_) {
     EngineLock lock = held.manager->engine().lock();
-    held.manager->engine().keep(lock, *held.use.block);
+    keep(lock, held);
   }
 }
 
@@ -215,7 +223,7 @@ void Pins::keep_but(std::span<const StorageUse> others) {
              held.manager->find(lock, *other.storage) == held.use.block;
     });
     const bool lives = !held.use.block->died && held.use.block->alive();
-    if (lives && !is_other) held.manager->engine().keep(lock, *held.use.block);
+    if (lives && !is_other) keep(lock, held);
   }
 }
 

@@ -69,6 +69,7 @@ class Pins {
     DeviceManager* manager;
     Use use;
   };
+  static void keep(EngineLock& lock, const Held& held);
   void add_on(ThreadState& state, DeviceManager& manager, std::span<const StorageUse> storages,
               const std::optional<c10::Stream>& stream);
   /// Adds what an operator has made on its device, if that takes no wait; else false, and nothing
@@ -120,6 +121,12 @@ struct ThreadState {
   int arrivals = 0;                           ///< blocks that it is bringing in
   /// What its operators use is kept: collectives on its stack, and 1 on a thread of theirs.
   int keeps = 0;
+  /// Its operators are those of a collective, beside the step: they come when they come, and what
+  /// they allocate is theirs.
+  bool beside = false;
+
+  /// What it does is the step's, and the pilot's to know.
+  [[nodiscard]] bool in_step() const { return replay == nullptr && !beside; }
 };
 
 ThreadState& thread_state() noexcept;

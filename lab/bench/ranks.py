@@ -269,6 +269,8 @@ def work(given: argparse.Namespace) -> int:
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
+    # As for the single steps: the flash kernel adds in a fixed order, cuDNN's does not.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     rank = _Rank(given)
     try:
         rank.work()

@@ -105,8 +105,8 @@ def _memory(now: Situation) -> Iterator[str]:
         yield f"{format_bytes(stats['pinned.bytes.current'])} are in use by operators that run."
     if now.learnt is not None and now.learnt.unmovable:
         yield (
-            f"{format_bytes(now.learnt.unmovable)} of a step stay because no operator was seen to "
-            "use them."
+            f"{format_bytes(now.learnt.unmovable)} of a step stay: a pointer to them is out, or no "
+            "operator was seen to use them."
         )
     below = stats["host.bytes.current"] + stats["file.bytes.current"]
     where = "host memory" if stats["host.bytes.current"] else "the file"

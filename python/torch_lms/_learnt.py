@@ -22,7 +22,7 @@ class LearntStep:
     in_memory_peak: int  # bytes
     least: int  # bytes: the most that one operator uses at one time, with all else away
     least_operator: str
-    unmovable: int  # bytes of blocks that no operator was seen to use: they stay
+    unmovable: int  # bytes of blocks that stay: kept, or no operator was seen to use them
     largest_list: int  # bytes that the largest operator over a list uses (an optimizer's)
     list_operator: str
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import torch_lms
 
-from . import _settings
+from . import _ranks, _settings
 from ._summary import format_bytes
 
 _USAGE = "%(prog)s [setting ...] [--] program [argument ...]"
@@ -27,8 +27,8 @@ The program is a Python file (train.py), a folder or a zip with a __main__.py, a
 or the name of an installed Python program (nnUNetv2_train). It runs in this process as if Python
 had started it, after torch_lms.enable() with the settings. Variables (LMS_LIMIT, ...) count, too.
 
-Processes that the program starts are as they were without LMS: data loaders need none. Trainers of
-several GPUs are started each under LMS: torchrun --nproc-per-node 2 -m torch_lms run train.py
+Processes that the program starts are as they were without LMS: data loaders need none. For several
+GPUs --nproc-per-node starts a process for each, as torchrun does, and each under LMS.
 """
 
 
@@ -49,6 +49,14 @@ def _parser() -> argparse.ArgumentParser:
         option = f"--{row.name.replace('_', '-')}"
         text = f"{row.doc} (default: {row.default_text}; {row.variable})".replace("%", "%%")
         parser.add_argument(option, metavar="VALUE", help=text)
+    parser.add_argument(
+        "--nproc-per-node",
+        metavar="N",
+        help="so many processes of this machine run the program, each with the GPU of its rank: a "
+        "number, or gpu for one a GPU (torchrun starts them; with torchrun's other options: "
+        "torchrun ... -m torch_lms run ...)",
+    )
+    parser.add_argument("--bind", choices=("on", "off"), default="off", help=argparse.SUPPRESS)
     return parser
 
 
@@ -187,6 +195,7 @@ def main(arguments: list[str]) -> int:
     """
     parser = _parser()
     own, program = _split(arguments)
+    start = program  # as it is to be told to other processes
     options = parser.parse_args(own)
     if program and program[0] == "-m":
         module, program = (program[1] if len(program) > 1 else ""), program[1:]
@@ -197,10 +206,18 @@ def main(arguments: list[str]) -> int:
     given = {row.name: getattr(options, row.name) for row in _settings.TABLE}
     try:
         path = find_program(program[0]) if module is None else None
-        torch_lms.enable(**given)
-        atexit.register(_say_what_happened, os.getpid())
+        if options.nproc_per_node is not None:
+            _ranks.check(options.nproc_per_node, options.device)
+        else:
+            if options.bind == "on":
+                _ranks.bind_to_gpu()
+            torch_lms.enable(**given)
+            atexit.register(_say_what_happened, os.getpid())
     except (ProgramError, ValueError, RuntimeError, OSError) as error:
         _refuse(parser, str(error).removeprefix("torch_lms: "))
+    if options.nproc_per_node is not None:
+        _ranks.launch(options.nproc_per_node, given, start)
+        return 0
     if path is not None:
         _run_file(path, program[1:])
     else:

@@ -66,6 +66,9 @@ class Block {
   std::uint64_t id = 0;  ///< in order of creation, from 1; unique within an engine
   /// Who the bytes are to the recorder of steps (steps/step_log.h); 0: nobody. Set by the adapter.
   std::uint64_t uid = 0;
+  /// Its memory comes and goes beside the step (a collective's, on a stream of its own): the
+  /// recorder does not hear of it. Set by the adapter.
+  bool beside = false;
   std::uint64_t last_use = 0;  ///< the engine's clock of operators at the last unpin
   /// When it is expected to be used next, by the clock of Foresight; 0: nobody knows.
   std::uint64_t expected_use = 0;

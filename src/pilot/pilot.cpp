@@ -180,6 +180,12 @@ void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
   for (const Use& use : uses) touch_locked(use);
 }
 
+void Pilot::kept(EngineLock& /*lock*/, const Block& block) {
+  if (!awake()) return;
+  const Guard guard(mutex_);
+  if (!walking()) log_.keep(block.uid);
+}
+
 void Pilot::used_below(EngineLock& /*lock*/, std::span<const Use> uses) {
   if (!awake()) return;
   const Guard guard(mutex_);
@@ -193,6 +199,11 @@ void Pilot::used_below(EngineLock& /*lock*/, std::span<const Use> uses) {
 void Pilot::touch_locked(const Use& use) {
   Block& block = *use.block;
   if (block.uid == 0) return;
+  if (block.beside) {
+    // Nobody can count on its bytes later.
+    if (!walking()) log_.at(log_.end() - 1).repeatable = false;
+    return;
+  }
   Block*& known = blocks_[block.uid];
   known = &block;
   // As allocators round it: the same block may be heard of by its allocation, or by its use.
@@ -202,7 +213,10 @@ void Pilot::touch_locked(const Use& use) {
     // A script that the walk has changed to may expect something else as well.
     if (walking() && !walk_->touch(block.uid, bytes, use.writes, &block)) learn_now();
   }
-  if (!walking()) log_.touch(block.uid, bytes, use.writes);
+  if (!walking()) {
+    log_.touch(block.uid, bytes, use.writes);
+    if (block.kept) log_.keep(block.uid);
+  }
   if (mode_ != Mode::kFollowing) outlook_.touch(block, bytes, use.writes);
 }
 

@@ -185,6 +185,8 @@ class Pilot {
                            ReplayCost replay_cost = {});
   /// The running operator, or one nested in it, has pinned these.
   void touch(EngineLock& lock, std::span<const Use> uses);
+  /// The block stays on the device until it dies.
+  void kept(EngineLock& lock, const Block& block);
   /// The running operator works on these in pieces, where they lie below: it does not need them on
   /// the device.
   void used_below(EngineLock& lock, std::span<const Use> uses);

@@ -104,7 +104,7 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
   }
   price_replays(script.shape);
   if (script.addresses) {
-    // What was there before and nobody uses has been left out of the room.
+    // What was there before and stays has been left out of the room.
     for (TraceBlock& block : trace.blocks) {
       if (!block.movable && !block.born_in_step && block.carried_from == kNoBlock) {
         block.bytes = kPlacedUnit;

@@ -28,6 +28,7 @@ struct KnownBlock {
   std::uint32_t place = 0;   ///< which of the allocations of `birth` it is
   bool died_inside = false;  ///< while the operator `death` ran
   bool touched = false;      ///< by any operator, ever
+  bool kept = false;         ///< it does not leave the device any more
 
   /// Dead before the operator that made it ended.
   [[nodiscard]] bool temporary() const {

@@ -95,6 +95,10 @@ void StepLog::may_move(BlockUid block) {
   if (const auto known = blocks_.find(block)) blocks_[*known].touched = true;
 }
 
+void StepLog::keep(BlockUid block) {
+  if (const auto known = blocks_.find(block)) blocks_[*known].kept = true;
+}
+
 void StepLog::restart_operator() {
   if (!running_) return;
   LoggedOperator& op = last();

@@ -87,6 +87,8 @@ class StepLog {
   /// The block can leave the device, as those can that an operator uses. No effect on one never
   /// heard of.
   void may_move(BlockUid block);
+  /// The block cannot leave the device until it dies. No effect on one never heard of.
+  void keep(BlockUid block);
   /// What the running operator has done so far was in vain: it begins anew. What it has allocated
   /// and still holds, it keeps.
   void restart_operator();
@@ -218,8 +220,8 @@ struct StepShape {
 /// if the same block comes and goes between two operators, it is a temporary of the later. Of
 /// blocks that take turns, the step has the one that it uses; what is as large as one of them and
 /// not used is left out, since it may be the next. What an operator writes it reads as well, since
-/// nothing is known of how much of it it overwrites. Blocks that no operator has ever touched are
-/// not movable.
+/// nothing is known of how much of it it overwrites. Blocks that no operator has ever touched, and
+/// those that are kept, are not movable.
 StepShape make_shape(StepLog& log, StepLog::Span span);
 
 /// Likewise of a step that came after another one. `before`: whom an earlier run of it has used of

@@ -79,7 +79,7 @@ class ShapeMaker {
     const KnownBlock& block = blocks_[slot];
     const auto id = static_cast<TraceBlockId>(shape_.trace.blocks.size());
     shape_.trace.blocks.push_back(
-        {.bytes = block.bytes, .born_in_step = born, .movable = block.touched});
+        {.bytes = block.bytes, .born_in_step = born, .movable = block.touched && !block.kept});
     shape_.uids.push_back(block.uid);
     last_read_.push_back(-1);
     last_write_.push_back(-1);
@@ -214,7 +214,8 @@ class ShapeMaker {
         const bool used = last_read_[static_cast<std::size_t>(id)] >= 0;
         if (!used && blocks_[before[i]].death >= end_) continue;
         block.carried_from = next;
-        block.movable = successor.movable = block.movable || successor.movable;
+        const bool kept = blocks_[before[i]].kept || blocks_[now[i]].kept;
+        block.movable = successor.movable = !kept && (block.movable || successor.movable);
       }
     }
   }

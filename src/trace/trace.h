@@ -24,7 +24,7 @@ struct TraceBlock {
   Bytes bytes = 0;
   bool born_in_step = false;  ///< false: was there when the step began (weights, optimizer state)
   /// False: it stays on the device all its life, because nothing is known that could move it (no
-  /// operator was seen to use it).
+  /// operator was seen to use it), or because somebody has its address (a collective).
   bool movable = true;
   /// Of a block that was there when the step began: the block born in every step that is this one
   /// in the step after it (a gradient kept, a batch fetched ahead). kNoBlock: the same block serves

@@ -120,6 +120,17 @@ class Loop {
     for (auto& one : kept_) drop(*one.block);
   }
 
+  /// The first layer's weight is one of `bytes` that stays on the device until it dies.
+  void hold_first(Bytes bytes) {
+    drop(*weights_.at(0));
+    begin(52);
+    weights_[0] = &make(value_++, bytes);
+    end();
+    auto lock = engine_.lock();
+    engine_.keep(lock, *weights_[0]);
+    pilot.kept(lock, *weights_[0]);
+  }
+
   /// A block that is kept, to be read by steps. Returns its number.
   std::size_t keep() {
     kept_.push_back({nullptr, value_++});
@@ -206,15 +217,15 @@ class Loop {
     if (fed_) use(*kept_.at(*fed_).block, false, kept_.at(*fed_).value);
   }
 
-  SimBlock& make(std::uint64_t value) {
+  SimBlock& make(std::uint64_t value, Bytes bytes = kBytes) {
     {
       auto lock = engine_.lock();
-      if (!engine_.reserve(lock, kBytes)) throw OutOfMemory("no room");
+      if (!engine_.reserve(lock, bytes)) throw OutOfMemory("no room");
     }
-    auto block = sim_.make_block(kBytes);
+    auto block = sim_.make_block(bytes);
     block->fill(value);
     block->uid = Pilot::new_uid();
-    (void)pilot.allocating(block->uid, kBytes);
+    (void)pilot.allocating(block->uid, bytes);
     auto lock = engine_.lock();
     auto& added = static_cast<SimBlock&>(engine_.add(lock, std::move(block)));
     const Use use{&added, true};

@@ -137,6 +137,22 @@ TEST(Pilot, MovesNoMoreThanNeededUnderAPlan) {
   EXPECT_EQ(after.bytes_in - before.bytes_in, 5 * script->predicted.bytes_in);
 }
 
+TEST(Pilot, PlansDoNotCountOnTheRoomOfWhatIsKept) {
+  for (const bool addresses : {false, true}) {
+    Loop loop(kTight + Loop::kBytes, 8);
+    loop.device.addresses = addresses;
+    loop.hold_first(2 * Loop::kBytes);
+    for (int i = 0; i < 12; ++i) loop.step(8);
+    EXPECT_GE(loop.pilot.stats().steps, 4);
+    EXPECT_EQ(loop.pilot.stats().divergences, 0);
+    const auto script = loop.pilot.current();
+    ASSERT_TRUE(script);
+    for (TraceBlockId id = 0; id < script->shape.uids.size(); ++id) {
+      EXPECT_EQ(script->shape.trace.blocks[id].movable, script->shape.uids[id] != loop.weight(0));
+    }
+  }
+}
+
 TEST(Pilot, WhatLiesElsewhereThanPlannedIsPutInItsPlaceBetweenSteps) {
   Loop loop(kTight, 8);
   loop.device.addresses = true;

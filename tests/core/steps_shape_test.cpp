@@ -186,6 +186,34 @@ TEST(StepsShape, CarriedBlocksKnowTheirSuccessors) {
   EXPECT_EQ(staying, carried);
 }
 
+TEST(StepsShape, WhatIsKeptIsNotMovable) {
+  StepLog log;
+  Tape tape(log);
+  tape.polls = false;
+  const BlockUid weight = tape.was_there(100);
+  const BlockUid bucket = tape.was_there(200);
+  BlockUid gradient = tape.make(10);
+  BlockUid sum = 0;
+  for (int i = 0; i < 3; ++i) {
+    tape.run(1, {weight, gradient}, {bucket});
+    log.keep(bucket);
+    tape.drop(gradient);
+    gradient = tape.run(2, {bucket}, {}, {10})[0];
+    log.keep(gradient);
+    sum = tape.run(3, {gradient}, {}, {20})[0];
+    tape.run(4, {sum});
+    tape.drop(sum);
+  }
+  const StepShape shape = make_shape(log, {8, 12});
+  for (TraceBlockId id = 0; id < shape.uids.size(); ++id) {
+    const BlockUid uid = shape.uids[id];
+    const bool kept = uid == bucket || shape.trace.blocks[id].bytes == 10;
+    EXPECT_EQ(shape.trace.blocks[id].movable, !kept) << id;
+  }
+  EXPECT_EQ(std::ranges::count_if(shape.trace.blocks, [](const auto& one) { return !one.movable; }),
+            3);  // the bucket, and the gradients of this step and of that before
+}
+
 TEST(StepsShape, WhatIsUsedInTheNextStepIsMovableInThis) {
   StepLog log;
   Tape tape(log);

@@ -1,6 +1,7 @@
 """One rank of training programs for several processes, plainly and under LMS, bit by bit.
 
     torchrun --nproc-per-node 2 ranks_program.py FOLDER all      or another name of PROGRAMS
+    torchrun --nproc-per-node 2 ranks_program.py FOLDER planned  more steps, under plans alone
     torchrun --nproc-per-node 2 ranks_program.py FOLDER short    one rank's limit is too small
     torchrun --nproc-per-node 2 ranks_program.py FOLDER dies     one rank is killed
 
@@ -24,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 48
 ROWS = 512
-STEPS = 5
+STEPS, PLANNED_STEPS = 5, 16
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 2 else ".")
 
 Result = list[torch.Tensor]
@@ -49,15 +50,16 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def train(
     model: nn.Module,
-    steps: int = STEPS,
+    steps: int = 0,
     accumulate: int = 1,
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Result:
-    """``accumulate``: all but the last of so many passes are ``around`` which does not average."""
+    """``steps``: 0 is as many as all programs run. ``accumulate``: all but the last of so many
+    passes are ``around`` which does not average."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for step in range(steps):
+    for step in range(steps or STEPS):
         for part in range(accumulate):
             x = batch(step * accumulate + part)
             with contextlib.nullcontext() if part + 1 == accumulate else around():
@@ -260,6 +262,7 @@ PROGRAMS = {
     "all": _ALL,
     # What differs between more ranks than two, and where updates wait.
     "more": [ddp, ddp_uneven_inputs, fsdp, tensor_parallel, collectives],
+    "planned": [ddp, ddp_bucket_views, fsdp, fsdp_bf16, fsdp_checkpoints, tensor_parallel],
     "updates": [ddp, ddp_accumulates, ddp_sharded_optimizer, fsdp, fsdp_saves_and_loads],
 }
 
@@ -278,12 +281,15 @@ def away() -> None:
 def settings(what: str, program: Callable[[], Result]) -> dict[str, Any]:
     if what == "plan":
         # Ranks differ: each plans for itself.
-        limit = (3072 if program is collectives else 1024) + 128 * dist.get_rank()
+        limit = {collectives: 3072, fsdp: 896, fsdp_bf16: 896}.get(program, 1024)
+        limit += 128 * dist.get_rank()
         return {"limit": f"{limit}KiB", "plan": "now", "plan_cache": "off", "recompute": True}
     return {"stress": True if what == "evict" else what}
 
 
 COUNTS = {"evict": "evictions", "drop": "drops", "plan": "evictions"}
+# Where enough steps run to follow a plan.
+PLANNED = {"plan": "plan.steps"}
 
 
 def under(what: str, program: Callable[[], Result]) -> tuple[Result, dict[str, int]]:
@@ -300,10 +306,10 @@ def under(what: str, program: Callable[[], Result]) -> tuple[Result, dict[str, i
         torch_lms.disable()
 
 
-def compare(programs: list[Callable[[], Result]]) -> None:
+def compare(programs: list[Callable[[], Result]], counts: dict[str, str]) -> None:
     for program in programs:
         expected = program()
-        for what, count in COUNTS.items():
+        for what, count in counts.items():
             got, stats = under(what, program)
             same = len(got) == len(expected) and all(
                 torch.equal(a, b) for a, b in zip(got, expected, strict=True)
@@ -341,8 +347,11 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     what = sys.argv[2]
+    if what == "planned":
+        global STEPS
+        STEPS = PLANNED_STEPS
     if what in PROGRAMS:
-        compare(PROGRAMS[what])
+        compare(PROGRAMS[what], PLANNED if what == "planned" else COUNTS)
     else:
         {"short": out_of_memory, "dies": one_dies}[what]()
     dist.destroy_process_group()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import torch_lms
-from torch_lms import _run
+from torch_lms import _ranks, _run
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_MODULE = ("-m", "torch_lms", "run")
@@ -146,6 +146,10 @@ def test_programs_of_others_are_refused(script, tmp_path: Path, monkeypatch) -> 
         (["--limit", "64MiB", "-m"], "a program is missing"),
         (["--limit"], "expected one argument"),
         (["--device", "tpu", "x.py"], "device: 'tpu' is not a device"),
+        (["--nproc-per-node", "two", "x.py"], "use a number, or gpu"),
+        (["--nproc-per-node", "2"], "a program is missing"),
+        (["--nproc-per-node", "2", "--device", "cuda:1", "x.py"], "has the GPU of its rank"),
+        (["--nproc-per-node", "2", "no-such-program-at-all"], "neither a file here nor"),
     ],
 )
 def test_mistakes_are_one_line_and_not_a_traceback(script, words, said, capsys) -> None:
@@ -218,6 +222,61 @@ def test_data_loaders_work_and_the_bits_are_equal(script, tmp_path: Path) -> Non
         assert ran.stdout == "moved\n", ran.stderr
         for one, other in zip(torch.load(plain), torch.load(managed), strict=True):
             assert one.numpy().tobytes() == other.numpy().tobytes(), context
+
+
+RANKS = """
+    import os, sys, torch, torch.distributed as dist, torch_lms
+    dist.init_process_group("gloo")
+    total = torch.ones(1 << 16) * (dist.get_rank() + 1)
+    dist.all_reduce(total)
+    line = f"{dist.get_rank()} of {dist.get_world_size()}: {total[0].item()} "
+    line += f"{torch_lms.devices()} {torch_lms.get_limit() >> 20} {sys.argv[1:]}"
+    os.write(1, (line + "\\n").encode())  # at once: the ranks share the pipe
+    dist.destroy_process_group()
+    sys.exit(3 if sys.argv[1:] == ["fails"] else 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [AS_MODULE, AS_SCRIPT])
+def test_a_process_for_each_rank(script, tmp_path: Path, how) -> None:
+    path = script(RANKS)
+    ran = run("--limit", "64MiB", "--nproc-per-node", "2", path, "--limit", "-x", how=how)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == [
+        f"{rank} of 2: 3.0 ['cpu'] 64 ['--limit', '-x']" for rank in range(2)
+    ]
+    ran = run("--nproc-per-node=2", "-m", "train", "x", how=how, cwd=tmp_path, LMS_LIMIT="48MiB")
+    assert ran.returncode == 0, ran.stderr
+    assert len([line for line in ran.stdout.splitlines() if line.endswith("48 ['x']")]) == 2
+    ran = run("--limit", "64MiB", "--nproc-per-node", "2", "--", path, "fails", how=how)
+    assert ran.returncode == 1
+    assert "exitcode  : 3" in ran.stderr
+
+
+def test_cores_near_a_gpu(tmp_path: Path, monkeypatch) -> None:
+    class Properties:
+        pci_domain_id, pci_bus_id, pci_device_id = 0, 0x1B, 0
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    assert _ranks.cores_near("cuda:1", tmp_path) == set()
+    folder = tmp_path / "0000:1b:00.0"
+    folder.mkdir()
+    (folder / "local_cpulist").write_text("0-2,8,10-11\n")
+    assert _ranks.cores_near("cuda:1", tmp_path) == {0, 1, 2, 8, 10, 11}
+    assert _ranks.cores_near("cpu", tmp_path) == set()
+    (folder / "local_cpulist").write_text("\n")
+    assert _ranks.cores_near("cuda:0", tmp_path) == set()
+
+
+@pytest.mark.parametrize(("near", "left"), [({0, 99}, {0}), (set(), None), ({99}, None)])
+def test_a_rank_runs_near_its_gpu_where_that_is_known(near, left, monkeypatch) -> None:
+    bound = []
+    monkeypatch.setattr(_ranks, "cores_near", lambda _: near)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: bound.append(cores))
+    _ranks.bind_to_gpu()
+    assert bound == ([] if left is None else [left])
 
 
 def test_programs_as_pip_writes_them() -> None:

@@ -225,7 +225,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     }
     void* data = block->region.data();
     block->uid = Pilot::new_uid();
-    if (thread_state().replay == nullptr) (void)pilot_.allocating(block->uid, size);
+    if (thread_state().in_step()) (void)pilot_.allocating(block->uid, size);
     EngineLock lock = engine_.lock();
     blocks_.emplace(data, static_cast<CpuBlock*>(&engine_.add(lock, std::move(block))));
     return {data, data, &delete_memory, c10::kCPU};

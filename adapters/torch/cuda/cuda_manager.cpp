@@ -248,6 +248,8 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
     block.place = data;
     block.uid = arena->uid_of(data);
     arena->set_block(data, &block);
+  } else {
+    block.beside = memory_.is_beside(data);
   }
   if (block.uid == 0) block.uid = Pilot::new_uid();
   return &block;

@@ -393,6 +393,11 @@ cudaStream_t CudaMemory::owner_of(const void* data) {
   return arena_ && arena_->owns(data) ? main_stream_.load() : owners_.owner_of(data);
 }
 
+bool CudaMemory::is_beside(const void* data) {
+  return has_main_stream_.load(std::memory_order_acquire) &&
+         owners_.is_beside(data, main_stream_.load());
+}
+
 bool CudaMemory::on_device(const c10::DataPtr& data) const {
   const auto deleter = data.get_deleter();
   return deleter == native_deleter_ || deleter == &delete_in_arena;

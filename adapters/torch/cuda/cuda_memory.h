@@ -84,6 +84,8 @@ class CudaMemory final : public Meter {
   [[nodiscard]] bool on_device(const c10::DataPtr& data) const;
   [[nodiscard]] bool is_pooled(const void* data) { return owners_.is_pooled(data); }
   [[nodiscard]] cudaStream_t owner_of(const void* data);
+  /// PyTorch's allocator has given it out lately, on a stream beside the main one.
+  [[nodiscard]] bool is_beside(const void* data);
   [[nodiscard]] c10::cuda::CUDAStream stream_of(cudaStream_t stream) const;
   /// `stream` uses the memory too, says the user. False: PyTorch's allocator is to be told.
   bool record_stream(const c10::DataPtr& data, cudaStream_t stream);

@@ -81,6 +81,12 @@ cudaStream_t NativeOwners::owner_of(const void* data) {
   return nullptr;
 }
 
+bool NativeOwners::is_beside(const void* data, cudaStream_t main) {
+  std::lock_guard guard(mutex_);
+  const auto found = owners_.find(data);
+  return found != owners_.end() && found->second != nullptr && found->second != main;
+}
+
 void NativeOwners::add_user(const void* data, cudaStream_t stream) {
   std::lock_guard guard(mutex_);
   auto& users = users_[data];

@@ -28,6 +28,8 @@ class NativeOwners {
   [[nodiscard]] bool is_pooled(const void* data);
   /// The stream that the allocator goes by, of what is large.
   [[nodiscard]] cudaStream_t owner_of(const void* data);
+  /// It was given out since start(), on a stream that is neither the default one nor `main`.
+  [[nodiscard]] bool is_beside(const void* data, cudaStream_t main);
   /// `stream` uses the memory, says the user.
   void add_user(const void* data, cudaStream_t stream);
   /// Who has been said to, and forgets it.

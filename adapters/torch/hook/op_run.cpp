@@ -112,9 +112,10 @@ bool may_try(DeviceManager* manager, const OpInfo& info) {
 /// arguments are not boxed, and no rule asks what computing again takes.
 class PilotScope {
  public:
-  PilotScope(DeviceManager* manager, const OpInfo& info, const c10::Stack& stack)
-      : manager_(manager) {
-    if (manager_ == nullptr) return;
+  PilotScope(const ThreadState& state, DeviceManager* manager, const OpInfo& info,
+             const c10::Stack& stack)
+      : manager_(manager), beside_(state.beside) {
+    if (manager_ == nullptr || beside_) return;
     (void)plain_environments();  // heard of from every thread
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
     const FusedRule* const rule = manager_->fused_rule(info);
@@ -128,7 +129,7 @@ class PilotScope {
   ~PilotScope() {
     if (manager_ == nullptr) return;
     try {
-      manager_->pilot().end_operator();
+      if (!beside_) manager_->pilot().end_operator();
       for (const Born& block : born_) (void)manager_->pilot().allocating(block.uid, block.bytes);
       manager_->operator_ended();
     } catch (const std::exception&) {
@@ -141,7 +142,7 @@ class PilotScope {
   /// The operator has made these below.
   void note_born(std::span<const Born> born) { born_.assign(born.begin(), born.end()); }
   void restart() const {
-    if (manager_ != nullptr) manager_->pilot().restart_operator();
+    if (manager_ != nullptr && !beside_) manager_->pilot().restart_operator();
   }
   /// Where to record how the operator can be run again; null: nobody wants to know.
   [[nodiscard]] Lineages* lineages() const {
@@ -159,6 +160,7 @@ class PilotScope {
 
  private:
   DeviceManager* manager_;
+  bool beside_;
   Pilot::Recording recording_ = Pilot::Recording::kNo;
   std::vector<Born> born_;
   bool in_stress_ = false;
@@ -330,7 +332,7 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
                                      c10::Stack& stack) {
   DeviceManager* const manager = manager_of(info, stack);
   if (may_try(manager, info)) try_out(*manager, info, kernel, op, keys, stack);
-  PilotScope pilot(manager, info, stack);
+  PilotScope pilot(state, manager, info, stack);
   run_in_frame(state, info,
                [&] { return run_boxed(state, manager, pilot, info, kernel, op, keys, stack); });
 }
@@ -344,7 +346,7 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   const bool tries = may_try(manager, info);
   if (tries || (has_rule(manager, info) && manager->pilot().awake())) call.box(boxed);
   if (tries) try_out(*manager, info, call.kernel(), call.op(), call.keys(), boxed);
-  PilotScope pilot(manager, info, boxed);
+  PilotScope pilot(state, manager, info, boxed);
   run_in_frame(state, info, [&] {
     if (pilot.lineages() == nullptr && !SlicedCall::may_be(manager, info, arguments)) {
       boxed.clear();
