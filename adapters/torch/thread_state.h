@@ -26,6 +26,7 @@ struct StorageUse {
 using StorageUses = c10::SmallVector<StorageUse, 16>;
 
 struct ThreadState;
+class InPlace;
 
 /// Blocks that a thread holds on the device; lets them go when destroyed. Move-only.
 class Pins {
@@ -120,6 +121,7 @@ struct ThreadState {
   int arrivals = 0;                           ///< blocks that it is bringing in
   /// What its operators use is kept: collectives on its stack, and 1 on a thread of theirs.
   int keeps = 0;
+  InPlace* in_place = nullptr;  ///< the call whose kernel works on what lies below
 };
 
 ThreadState& thread_state() noexcept;

@@ -259,7 +259,7 @@ std::span<const StorageUse> run_or_slice(ThreadState& state, const PilotScope& p
     const std::exception_ptr whole = std::current_exception();
     begin_anew(state);
     pilot.restart();
-    if (!sliced.run(stack)) std::rethrow_exception(whole);
+    if (!sliced.run(stack, /*tried=*/true)) std::rethrow_exception(whole);
     return {};
   }
 }
@@ -274,7 +274,7 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
   if (!sliced) {
     const std::size_t base = stack.size() - info.argument_count;
     made = run_whole(state, pilot, info, kernel, op, keys, stack, base);
-  } else if (!sliced->at_once() || !sliced->run(stack)) {
+  } else if (!sliced->at_once() || !sliced->run(stack, /*tried=*/false)) {
     made = run_or_slice(state, pilot, info, kernel, op, keys, stack, *sliced);
   }
   if (sliced) pilot.note_born(sliced->born());
