@@ -225,24 +225,23 @@ def test_a_training_loop_is_planned_nevertheless() -> None:
     def train() -> list[Tensor]:
         torch.manual_seed(0)
         model = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
-            torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.Flatten(),
-            torch.nn.Linear(8 * 32 * 32, 10),
-        )  # fmt: skip
-        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-        for step in range(20):
-            x = numbers(8, 3, 32, 32, device="cpu", seed=step)
-            loss = functional.cross_entropy(model(x), torch.arange(8))
+            torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 3001)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for step in range(24):
+            x = numbers(307, 64, device="cpu", seed=step)
+            loss = functional.cross_entropy(model(x), torch.arange(307) * 9 % 3001)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        return [loss.detach(), *model.parameters(), *model.buffers()]
+        return [loss.detach(), *model.parameters()]
 
     expected = bits(train())
-    with small(800 << 10, plan="now"):
+    with small(13 << 19, plan="now"):
+        before = torch_lms.memory_stats("cpu")["slices.in_place"]
         found = train()
         stats = torch_lms.memory_stats("cpu")
-    assert stats["slices.in_place"] > 0
+    assert stats["slices.in_place"] > before
     assert stats["plan.steps"] > 0
     assert bits(found) == expected
 

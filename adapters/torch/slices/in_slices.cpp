@@ -68,7 +68,7 @@ bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
   const SliceMode mode = manager->slice_mode();
   if (mode == SliceMode::kOff || manager->below() == nullptr) return false;
   if (mode == SliceMode::kInPlace) return true;
-  if (info.cut == nullptr && mode == SliceMode::kParts) return false;
+  if (info.cut == nullptr && mode != SliceMode::kAuto) return false;
   // What is looked up can be larger than where it is looked up.
   if (info.cut != nullptr && (mode == SliceMode::kAlways || info.cut == cut_embedding)) return true;
   Bytes bytes = 0;
@@ -112,15 +112,15 @@ std::optional<SlicedCall> SlicedCall::of(DeviceManager* manager, const OpInfo& i
 bool SlicedCall::at_once() const {
   const SliceMode mode = manager_.slice_mode();
   if (mode == SliceMode::kInPlace) return true;
-  if (mode == SliceMode::kAlways && info_.cut != nullptr) return true;
+  if (mode == SliceMode::kAlways) return true;
   return bytes_ > manager_.limit() ||
          manager_.slice_memory().of(number_) != SliceMemory::Whole::kUnknown || must_be_in_place();
 }
 
 bool SlicedCall::may_be_in_place() const {
-  if (info_.in_place == InPlaceRule::kNever || manager_.slice_mode() == SliceMode::kParts) {
-    return false;
-  }
+  const SliceMode mode = manager_.slice_mode();
+  const bool wanted = mode == SliceMode::kAuto || mode == SliceMode::kInPlace;
+  if (!wanted || info_.in_place == InPlaceRule::kNever) return false;
   // Copies between devices say in which direction they go.
   return std::ranges::all_of(arguments_, [&](const c10::IValue& value) {
     if (value.isDevice()) return value.toDevice() == manager_.device();

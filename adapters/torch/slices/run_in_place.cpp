@@ -94,11 +94,15 @@ c10::DataPtr InPlace::allocate(const DeviceManager& manager, Bytes bytes, bool r
   };
   const bool once = called_.info.in_place == InPlaceRule::kReadsOnce;
   const bool may = among(results_) || below_.like_memory() || (once && bytes >= kLeastTemporary);
-  if (!may || !(refused || all_ || among(wanted_))) return {};
+  const bool fits = there_ + manager_.room_of(bytes) <= room_;
+  if (!may || (fits && !refused && !all_ && !among(wanted_))) {
+    if (!refused) there_ += manager_.room_of(bytes);
+    return {};
+  }
   try {
     c10::DataPtr data =
         take_below(manager_.engine(), bytes, [&] { return below_.allocate(bytes); });
-    if (data) allocated_ += bytes;
+    if (data) below_bytes_ += bytes;
     return data;
   } catch (const TierFull&) {
     return {};
@@ -136,17 +140,18 @@ std::vector<InPlace::Operand> InPlace::choose(bool all) {
   results_ = foreseen_results(manager_, called_.op, arguments_);
   EngineLock lock = manager_.engine().lock();
   Engine& engine = manager_.engine();
+  room_ = manager_.limit() - engine.immovable(lock);
+  there_ = 0;
+  for (const Operand& operand : chosen) {
+    const Block& block = *operand.use.block;
+    there_ += block.size;
+    if (block.state == BlockState::kFresh && block.pins == 0) room_ += block.size;
+  }
+  room_ = std::max<Bytes>(room_, 0);
   if (!all) {
-    Bytes taken = engine.immovable(lock);
-    Bytes needed = 0;
-    for (const Operand& operand : chosen) {
-      const Block& block = *operand.use.block;
-      needed += block.size;
-      if (block.state == BlockState::kFresh && block.pins == 0) taken -= block.size;
-    }
+    Bytes needed = there_;
     for (const Bytes bytes : results_) needed += manager_.room_of(bytes);
-    const Bytes room = std::max<Bytes>(manager_.limit() - taken, 0);
-    const Bytes most = room - room / kLeavesBeside;
+    const Bytes most = room_ - room_ / kLeavesBeside;
     // Results suffer least: each byte goes over the link once, as it would if it left.
     std::vector<Bytes> results = results_;
     std::ranges::sort(results, std::greater<>());
@@ -164,6 +169,7 @@ std::vector<InPlace::Operand> InPlace::choose(bool all) {
     });
     chosen.erase(stay, chosen.end());
   }
+  for (const Operand& one : chosen) there_ -= one.use.block->size;
   // First of all, so that nothing else has to leave for what stays.
   for (const Operand& one : chosen) (void)engine.evict(lock, *one.use.block);
   return chosen;
@@ -198,7 +204,7 @@ bool InPlace::prepare(bool all) {
   for (const Use& use : uses) {
     if (use.writes && !below_.writable(*use.block)) return false;
     if (!below_.begin(*use.block, use.writes)) return false;
-    allocated_ += use.block->size;
+    below_bytes_ += use.block->size;
   }
   return true;
 }
@@ -211,7 +217,7 @@ InPlace::Outcome InPlace::run(bool all, std::vector<c10::IValue>& results) {
   const c10::OptionalDeviceGuard guard(
       manager_.device().is_cpu() ? std::nullopt : std::optional(manager_.device()));
   ThreadState& state = thread_state();
-  allocated_ = 0;
+  below_bytes_ = 0;
   const auto ended = [&](Outcome outcome) {
     let_go();
     contended_ = state.holder.contended();
@@ -234,7 +240,7 @@ InPlace::Outcome InPlace::run(bool all, std::vector<c10::IValue>& results) {
   }
   take_results(stack);
   let_go();
-  manager_.in_place_bytes += allocated_;
+  manager_.in_place_bytes += below_bytes_;
   ++manager_.in_place_operators;
   results.assign(stack.begin(), stack.end());
   return Outcome::kDone;

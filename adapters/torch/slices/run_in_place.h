@@ -68,7 +68,10 @@ class InPlace {
   std::vector<Bytes> wanted_;   ///< of these, those that are to be below
   bool all_ = false;
   bool contended_ = false;
-  Bytes allocated_ = 0;
+  Bytes room_ = 0;  ///< on the device, for all of it
+  /// What is there of it, with all that has been allocated there, as plans count it.
+  Bytes there_ = 0;
+  Bytes below_bytes_ = 0;
   std::vector<Born> born_;
 };
 
