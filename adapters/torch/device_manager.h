@@ -158,9 +158,11 @@ class DeviceManager {
   std::atomic<std::int64_t> op_retries{0};  ///< operators run again after a reclaim
   /// Operators that went on with another algorithm than PyTorch's first choice, to need less.
   std::atomic<std::int64_t> op_changes{0};
-  std::atomic<std::int64_t> list_splits{0};       ///< list operators run in chunks
-  std::atomic<std::int64_t> sliced_operators{0};  ///< operators run in slices
-  std::atomic<std::int64_t> sliced_bytes{0};      ///< that came and went for these
+  std::atomic<std::int64_t> list_splits{0};         ///< list operators run in chunks
+  std::atomic<std::int64_t> sliced_operators{0};    ///< operators run in slices
+  std::atomic<std::int64_t> sliced_bytes{0};        ///< that came and went for these
+  std::atomic<std::int64_t> in_place_operators{0};  ///< run on what lies below, where it lies
+  std::atomic<std::int64_t> in_place_bytes{0};      ///< of their tensors there
   /// Heads of lineages that one kernel has computed.
   std::atomic<std::int64_t> chains_replayed{0};
 

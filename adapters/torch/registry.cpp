@@ -293,6 +293,8 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["deferred.bytes"] = deferred.bytes;
   stats["slices.operators"] = manager.sliced_operators.load();
   stats["slices.bytes"] = manager.sliced_bytes.load();
+  stats["slices.in_place"] = manager.in_place_operators.load();
+  stats["slices.in_place_bytes"] = manager.in_place_bytes.load();
   stats["replays.fused"] = manager.chains_replayed.load();
   const Pilot::Stats plan = manager.pilot().stats();
   stats["plan.shapes"] = plan.shapes;

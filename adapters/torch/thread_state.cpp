@@ -16,6 +16,7 @@
 
 #include "adapters/torch/errors.h"
 #include "adapters/torch/replay/lineages.h"
+#include "adapters/torch/slices/run_in_place.h"
 
 namespace lms::torch {
 
@@ -106,6 +107,8 @@ void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const St
     uses.clear();
     for (const StorageUse& use : storages) {
       if (use.storage->device() != device) continue;
+      // The whole has lent it, and its parts use it where it lies.
+      if (state.in_place != nullptr && state.in_place->holds(use.storage)) continue;
       Block* block = manager.find_or_track(lock, *use.storage);
       const bool held = block != nullptr && holds(block, use.writes);
       if (block != nullptr && !held) uses.push_back({block, use.writes});

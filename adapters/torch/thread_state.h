@@ -26,6 +26,7 @@ struct StorageUse {
 using StorageUses = c10::SmallVector<StorageUse, 16>;
 
 struct ThreadState;
+class InPlace;
 
 /// Blocks that a thread holds on the device; lets them go when destroyed. Move-only.
 class Pins {
@@ -127,6 +128,7 @@ struct ThreadState {
 
   /// What it does is the step's, and the pilot's to know.
   [[nodiscard]] bool in_step() const { return replay == nullptr && !beside; }
+  InPlace* in_place = nullptr;  ///< the call whose kernel works on what lies below
 };
 
 ThreadState& thread_state() noexcept;

@@ -5,6 +5,7 @@
     python lab/bench/opinfo.py --device cuda --shard 0/4 --out shard0.json
     python lab/bench/opinfo.py --device cpu --drop    # what can be computed again is dropped
     python lab/bench/opinfo.py --device cpu --slices  # what can runs in slices
+    python lab/bench/opinfo.py --device cpu --slices in_place  # or on what lies in the tier below
 
 For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
 few samples run forward, backward, in place and with ``out=``: twice in plain PyTorch and once
@@ -125,6 +126,7 @@ COUNTED = {
     "drops": "drops",
     "remakes": "remakes",
     "slices": "slices.operators",
+    "in_place": "slices.in_place",
 }
 
 
@@ -170,7 +172,7 @@ class Managed:
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def run_managed(case: Case, device: str, runs: list[Run], drop: bool, slices: bool) -> Managed:
+def run_managed(case: Case, device: str, runs: list[Run], drop: bool, slices: str) -> Managed:
     """The same runs under LMS, compared while it is on; it is off when this returns."""
     from stress.compare import bits_of, differences
 
@@ -178,8 +180,7 @@ def run_managed(case: Case, device: str, runs: list[Run], drop: bool, slices: bo
 
     done = Managed()
     stress = "drop" if drop else True
-    when = "always" if slices else "auto"
-    torch_lms.enable(device=device, min_block=1, stress=stress, slices=when, verify=True)
+    torch_lms.enable(device=device, min_block=1, stress=stress, slices=slices, verify=True)
     before = torch_lms.memory_stats(device)
     try:
         for name, way, sample, expected in runs:
@@ -207,12 +208,12 @@ def run_case(
     plain_only: bool,
     at: Callable[[str], None],
     drop: bool = False,
-    slices: bool = False,
+    slices: str = "auto",
 ) -> dict[str, Any]:
     """Compare one operator in one type; raises ``Skip`` or ``Wrong``.
 
-    With ``drop`` what can be computed again is dropped, and only the rest evicted; with ``slices``
-    operators that can run in slices.
+    With ``drop`` what can be computed again is dropped, and only the rest evicted; ``slices``
+    is the setting.
     """
     from stress.compare import bits_of, differences
 
@@ -376,8 +377,8 @@ def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.P
         command.append("--plain-only")
     if args.drop:
         command.append("--drop")
-    if args.slices:
-        command.append("--slices")
+    if args.slices != "auto":
+        command += ["--slices", args.slices]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     assert child.stdin is not None
     try:
@@ -397,8 +398,8 @@ def summarise(
     by_status: dict[str, list[str]] = {"passed": [], "skipped": [], "failed": []}
     reasons: dict[str, list[str]] = {}
     method = "lms-drop" if args.drop else "lms-stress"
-    if args.slices:
-        method += "-slices"
+    if args.slices != "auto":
+        method += "-slices" if args.slices == "always" else f"-{args.slices}"
     refused: collections.Counter[str] = collections.Counter()
     for key, record in done.items():
         by_status[record["status"]].append(key)
@@ -432,6 +433,8 @@ def summarise(
         "drops": sum(record.get("drops", 0) for record in passed),
         "remakes": sum(record.get("remakes", 0) for record in passed),
         "slices": sum(record.get("slices", 0) for record in passed),
+        "in_place": sum(record.get("in_place", 0) for record in passed),
+        "operators_in_place": len({r["end"].split("|")[0] for r in passed if r.get("in_place")}),
         "operators_sliced": len({r["end"].split("|")[0] for r in passed if r.get("slices")}),
         "operators_dropped": len({r["end"].split("|")[0] for r in passed if r.get("remakes")}),
         "failures": {key: done[key]["reason"] for key in by_status["failed"]},
@@ -451,7 +454,7 @@ def print_table(report: dict[str, Any]) -> None:
         print(f"           {key}: {reason[:300]}")
     print(f"  evictions {report['evictions']}, of them clean {report['evictions_clean']}")
     print(f"  drops {report['drops']}, computed again {report['remakes']}")
-    print(f"  in slices {report['slices']}")
+    print(f"  in slices {report['slices']}, in place {report['in_place']}")
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -465,7 +468,14 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plain-only", action="store_true", help="without torch_lms")
     parser.add_argument("--drop", action="store_true", help="drop what can be computed again")
-    parser.add_argument("--slices", action="store_true", help="run in slices what can")
+    parser.add_argument(
+        "--slices",
+        nargs="?",
+        const="always",
+        default="auto",
+        choices=["auto", "always", "in_place"],
+        help="run in slices (in_place: on what lies below) what can",
+    )
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)

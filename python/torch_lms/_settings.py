@@ -262,13 +262,14 @@ def parse_plan(value: Any) -> str:
 
 
 def parse_slices(value: Any) -> str:
-    """'auto', 'off' or 'always'; flags are understood as the first two."""
-    if isinstance(value, str) and value.strip().lower() in ("auto", "always"):
+    """'auto', 'parts', 'off', 'always' or 'in_place'; flags: auto and off."""
+    ways = ("auto", "parts", "always", "in_place")
+    if isinstance(value, str) and value.strip().lower() in ways:
         return value.strip().lower()
     try:
         return "auto" if parse_flag(value) else "off"
     except ValueError:
-        raise ValueError(f"{value!r} is not one of auto, off, always") from None
+        raise ValueError(f"{value!r} is not one of auto, off, parts, always, in_place") from None
 
 
 def parse_seconds(value: Any) -> float:
@@ -403,7 +404,9 @@ TABLE: tuple[Setting, ...] = (
     Setting("slices", "LMS_SLICES", "auto", lambda v, _: parse_slices(v),
             "auto",
             "operators whose parts are independent run part by part, with the same bits: auto: "
-            "where they do not fit as a whole; off: never; always: wherever they can, for tests"),
+            "where they do not fit as a whole, and those that cannot be cut work on tensors where "
+            "they lie in host memory, as the last resort, which is slow; parts: without that; "
+            "off: never; always, in_place: wherever they can the one or the other, for tests"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "off",
             "what to say on standard error: off, info or debug"),

@@ -25,7 +25,9 @@ void Lane::wait_for(const EventPtr& event) {
 }
 
 void Pinning::pin(void* p, std::size_t n) {
-  check(cudaHostRegister(p, n, cudaHostRegisterPortable), "cudaHostRegister");
+  // Mapped: kernels may read and write it where it lies.
+  check(cudaHostRegister(p, n, cudaHostRegisterPortable | cudaHostRegisterMapped),
+        "cudaHostRegister");
 }
 
 void Pinning::unpin(void* p, std::size_t /*n*/) noexcept {

@@ -280,7 +280,7 @@ def settings(seed: int) -> dict[str, Any]:
     chance = random.Random(-1 - seed)
     return {
         "min_block": chance.choice([64, 64, 512, 4096, 65536]),
-        "slices": chance.choice(["auto", "auto", "off", "always"]),
+        "slices": chance.choice(["parts", "parts", "off", "always"]),
         "recompute": chance.random() < 0.5,
         "plan": chance.choice(["off", "off", "now"]),
         "plan_cache": "off",

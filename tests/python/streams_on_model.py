@@ -102,14 +102,18 @@ def test_program(program: Callable[..., programs.Result], arena: bool) -> None:
 
 @pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
-def test_program_in_slices(program: Callable[..., programs.Result], arena: bool) -> None:
-    """Every fill and copy runs part by part, on what lies in host memory."""
-    with managed(arena, slices="always"):
+@pytest.mark.parametrize("slices", ["always", "in_place"])
+def test_program_in_slices(
+    program: Callable[..., programs.Result], arena: bool, slices: str
+) -> None:
+    """Every fill and copy runs part by part, or as a whole, on what lies in host memory."""
+    with managed(arena, slices=slices):
         check(program(evict_if_it_may))
-        assert torch_lms.memory_stats("cuda")["slices.operators"] > 0
+        count = "slices.operators" if slices == "always" else "slices.in_place"
+        assert torch_lms.memory_stats("cuda")[count] > 0
 
 
-@pytest.mark.parametrize("slices", ["auto", "always"])
+@pytest.mark.parametrize("slices", ["auto", "always", "in_place"])
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
 def test_random_programs(arena: bool, slices: str) -> None:
     """Random programs, first without LMS: there the program itself would be wrong."""
@@ -122,7 +126,7 @@ def test_random_programs(arena: bool, slices: str) -> None:
                 raise AssertionError(f"seed {seed}") from error
 
 
-@pytest.mark.parametrize("slices", ["auto", "always"])
+@pytest.mark.parametrize("slices", ["auto", "always", "in_place"])
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
 def test_random_programs_that_move_ahead(arena: bool, slices: str) -> None:
     """Copies out and back that are begun before anybody needs them, as plans have them."""

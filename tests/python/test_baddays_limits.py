@@ -20,6 +20,12 @@ pytestmark = [
 OUT_OF_MEMORY = (torch.OutOfMemoryError,)
 
 
+@pytest.fixture(autouse=True)
+def _not_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The errors are those of operators that nothing helps."""
+    monkeypatch.setenv("LMS_SLICES", "parts")
+
+
 # Limits of a few KiB, which PyTorch's CUDA allocator cannot keep to: it takes memory in segments of
 # 2 and of 20 MiB. test_gpu_limits.py has these days in sizes that suit a GPU.
 exact = pytest.mark.cpu_only

@@ -161,7 +161,8 @@ def test_mistakes_are_one_line_and_not_a_traceback(script, words, said, capsys) 
     assert not torch_lms.is_enabled()
 
 
-def test_what_does_not_fit_is_a_clear_error(script) -> None:
+def test_what_does_not_fit_is_a_clear_error(script, monkeypatch) -> None:
+    monkeypatch.setenv("LMS_SLICES", "parts")
     path = script("""
         import torch
         matrix = torch.ones(2048, 4096)

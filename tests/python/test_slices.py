@@ -314,7 +314,7 @@ def test_the_limit_that_is_named_works_and_one_page_more() -> None:
     """Even parts find no room beside what is kept."""
     expected = bits([torch.relu(numbers(512, 1024, device="cpu"))])
     for more in (0, 4096):
-        with sliced("cpu", 4 * MIB, min_block=4096):
+        with sliced("cpu", 4 * MIB, min_block=4096, slices="parts"):
             x = numbers(512, 1024, device="cpu")
             kept = [torch.zeros(1020 * 1024 // 4) for _ in range(4)]
             arrays = [tensor.numpy() for tensor in kept]
@@ -324,7 +324,8 @@ def test_the_limit_that_is_named_works_and_one_page_more() -> None:
             assert found is not None
             named = int(found.group(1))
             assert named > torch_lms.memory_stats("cpu")["limit"]
-            torch_lms.enable(limit=named + more, device="cpu", min_block=4096, plan_cache="off")
+            settings = {"min_block": 4096, "plan_cache": "off", "slices": "parts"}
+            torch_lms.enable(limit=named + more, device="cpu", **settings)
             y = torch.relu(x)
             del kept, arrays, x
         assert bits([y]) == expected
@@ -335,5 +336,5 @@ def test_off_is_off() -> None:
         before = torch_lms.memory_stats("cpu")["slices.operators"]
         torch.relu(numbers(391, 1001, device="cpu"))
         assert torch_lms.memory_stats("cpu")["slices.operators"] == before
-    with pytest.raises(ValueError, match="auto, off, always"):
+    with pytest.raises(ValueError, match="auto, off, parts, always, in_place"):
         torch_lms.enable(device="cpu", slices="sometimes")

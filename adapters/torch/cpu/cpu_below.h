@@ -27,11 +27,24 @@ class CpuBelow final : public Below {
   void wait(const Copy& /*copy*/) override {}
   void end(Block& block, bool written) override;
 
+  [[nodiscard]] bool like_memory() const override { return true; }
+  bool begin(Block& /*block*/, bool /*writes*/) override { return true; }
+  c10::DataPtr allocate(Bytes bytes) override;
+  Block* adopt(c10::StorageImpl& storage) override;
+  /// The region of allocate() at this address, which is nobody's any more; empty: there is none.
+  [[nodiscard]] PagedRegion take(EngineLock& lock, const void* data);
+  /// In a child after fork(): as PagedRegion::isolate_in_child().
+  void isolate_in_child();
+
  private:
+  CpuBlock* add(EngineLock& lock, PagedRegion region, Bytes size);
+
   DeviceManager& manager_;
   CpuMover& mover_;
   CpuBlocks& blocks_;
   const Memory memory_;
+  /// Those of allocate(), by address; guarded by the engine's lock.
+  std::unordered_map<const void*, PagedRegion> allocated_;
 };
 
 }  // namespace lms::torch

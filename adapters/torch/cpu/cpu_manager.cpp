@@ -14,6 +14,7 @@
 #include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
+#include "adapters/torch/slices/run_in_place.h"
 #include "adapters/torch/system_memory.h"
 #include "adapters/torch/thread_state.h"
 
@@ -200,6 +201,9 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     if (!on() || forked_ || bytes == 0 || static_cast<Bytes>(bytes) < min_block()) {
       return allocator_.native->allocate(bytes);
     }
+    if (auto data = allocate_in_place(*this, static_cast<Bytes>(bytes), /*refused=*/false)) {
+      return data;
+    }
     bool fits = false;
     std::string reason;
     {
@@ -213,7 +217,12 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       }
       ++(engine_.stats(lock).evictions == before ? from_driver_ : from_reclaim_);
     }
-    if (!fits) throw_out_of_memory(*this, {.requested = size, .reason = reason});
+    if (!fits) {
+      if (auto data = allocate_in_place(*this, static_cast<Bytes>(bytes), /*refused=*/true)) {
+        return data;
+      }
+      throw_out_of_memory(*this, {.requested = size, .reason = reason});
+    }
     std::unique_ptr<CpuBlock> block;
     try {
       block =
@@ -233,8 +242,10 @@ class CpuManager final : public DeviceManager, private PilotDevice {
 
   void free(void* data) {
     Lineages::Trash trash;  // destroyed after the lock is let go
+    PagedRegion unused;
     {
       EngineLock lock = engine_.lock();
+      if ((unused = below_.take(lock, data))) return;
       if (const auto found = blocks_.find(data); found != blocks_.end()) {
         if (lineages().any() && keep_for_lineages(data, *found->second, trash)) return;
         pilot_.released(found->second->uid);
@@ -320,6 +331,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     if (mover_.store) mover_.store->on_fork_child();
     engine_.for_each(*fork_lock_,
                      [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
+    below_.isolate_in_child();
     mover_.timer.after_fork();
     pilot_.in_child();
     lineages().after_fork();

@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/errors.h"
+#include "adapters/torch/slices/run_in_place.h"
 
 namespace lms::torch {
 namespace {
@@ -39,10 +41,19 @@ void BridgeAllocator::uninstall() {
 c10::DataPtr BridgeAllocator::allocate(size_t n) {
   CudaMemory* memory = n == 0 ? nullptr : memory_of(c10::cuda::current_device());
   if (memory == nullptr) return native_->allocate(n);
-  if (auto data = memory->allocate(n)) return data;
-  auto data = memory->with_room<c10::DataPtr>(n, [&] { return native_->allocate(n); });
-  memory->note_allocation(data.get(), static_cast<Bytes>(n));
-  return data;
+  const auto bytes = static_cast<Bytes>(n);
+  CudaManager& manager = memory->manager();
+  if (auto data = allocate_in_place(manager, bytes, /*refused=*/false)) return data;
+  try {
+    if (auto data = memory->allocate(n)) return data;
+    auto data = memory->with_room<c10::DataPtr>(n, [&] { return native_->allocate(n); });
+    memory->note_allocation(data.get(), bytes);
+    return data;
+  } catch (const c10::Error& error) {
+    if (!is_shortage(error)) throw;
+    if (auto data = allocate_in_place(manager, bytes, /*refused=*/true)) return data;
+    throw;
+  }
 }
 
 void* BridgeAllocator::raw_alloc(size_t n) {

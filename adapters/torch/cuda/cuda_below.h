@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 #include "adapters/torch/cuda/cuda_mover.h"
 #include "adapters/torch/slices/below.h"
 
@@ -23,12 +25,22 @@ class CudaBelow final : public Below {
   void wait(const Copy& copy) override;
   void end(Block& block, bool written) override;
 
+  bool begin(Block& block, bool writes) override;
+  c10::DataPtr allocate(Bytes bytes) override;
+  Block* adopt(c10::StorageImpl& storage) override;
+
  private:
+  struct Allocated;
+  static void delete_allocated(void* context);
+  /// Kernels find it at the address that the host has.
+  bool addressable(const void* data);
+  CudaBlock& add(c10::StorageImpl& storage, HostSlot slot, Bytes bytes);
   [[nodiscard]] cudaStream_t current() const;
 
   CudaManager& manager_;
   CudaMover& mover_;
   const c10::Device device_;
+  std::atomic<int> addressable_{-1};  ///< -1: not known yet
 };
 
 }  // namespace lms::torch

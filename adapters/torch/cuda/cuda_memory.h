@@ -32,6 +32,7 @@ class CudaMemory final : public Meter {
   /// The manager is about to be on, for the first time or again, with PyTorch's allocator beneath
   /// the bridge and `total` bytes on the device.
   void start(Bytes limit, Bytes total);
+  [[nodiscard]] CudaManager& manager() const { return manager_; }
   /// The limit was given, not found: then it is kept even where the device has more.
   void set_strict(bool strict) { strict_ = strict; }
 

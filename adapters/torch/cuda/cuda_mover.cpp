@@ -282,6 +282,8 @@ std::optional<Bytes> CudaMover::page_in(Block& base, bool ahead) {
     in_->wait_for(Event::record(index, block.home));
   }
   in_->wait_for(block.copied_out);
+  // Kernels may be reading it where it lies: the slot serves others only after them.
+  if (block.slot_used != block.copied_out) in_->wait_for(block.slot_used);
   block.copied_in = block.slot_used = copy_in(block, fresh.get());
   block.streams.clear();
   const auto wait_here = [&](cudaStream_t stream) {

@@ -18,6 +18,7 @@
 #include "adapters/torch/hook/typed_kernel.h"
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/slices/cut.h"
+#include "adapters/torch/slices/in_place_rule.h"
 
 namespace lms::torch {
 namespace {
@@ -121,7 +122,10 @@ struct OpHook::State {
     if (done.contains(mark)) return;
     OpInfo info = describe(op, key);
     info.fused = fused_role(info.name);
-    if (key == keys.front()) info.cut = cut_rule(info.name);
+    if (key == keys.front()) {
+      info.cut = cut_rule(info.name);
+      info.in_place = in_place_rule(op, info);
+    }
     if (info.arguments.empty()) return;
     const auto own = op.getComputedKernelForDispatchKey(key);
     auto typed = typed_kernel(info, own, op);

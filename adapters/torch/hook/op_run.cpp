@@ -247,23 +247,15 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
   return made;
 }
 
-/// As a whole; where that does not fit, in slices. As `run_whole`.
-std::span<const StorageUse> run_or_slice(ThreadState& state, const PilotScope& pilot,
-                                         const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                         c10::Stack& stack, SlicedCall& sliced) {
-  try {
-    return run_whole(state, pilot, info, kernel, op, keys, stack,
-                     stack.size() - info.argument_count);
-  } catch (const c10::Error& error) {
-    // What an operator in place has begun cannot be begun again: it has allocated before.
-    if (!is_shortage(error)) throw;
-    const std::exception_ptr whole = std::current_exception();
-    begin_anew(state);
-    pilot.restart();
-    if (!sliced.run(stack)) std::rethrow_exception(whole);
-    return {};
-  }
+/// As it is being handled that the call has found no room: in slices, or in place. Throws what is
+/// being handled where that cannot be.
+void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack,
+                   std::optional<SlicedCall>&& sliced) {
+  if (!sliced) throw;
+  begin_anew(state);
+  pilot.restart();
+  if (!sliced->run(stack, /*tried=*/true)) throw;
+  pilot.note_born(sliced->born());
 }
 
 /// All of an outermost operator but its frame.
@@ -272,15 +264,22 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
                                       const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                       c10::Stack& stack) {
   auto sliced = SlicedCall::of(manager, info, kernel, op, keys, stack);
-  std::span<const StorageUse> made;
-  if (!sliced) {
-    const std::size_t base = stack.size() - info.argument_count;
-    made = run_whole(state, pilot, info, kernel, op, keys, stack, base);
-  } else if (!sliced->at_once() || !sliced->run(stack)) {
-    made = run_or_slice(state, pilot, info, kernel, op, keys, stack, *sliced);
+  if (sliced && sliced->at_once() && sliced->run(stack, /*tried=*/false)) {
+    pilot.note_born(sliced->born());
+    return {};
   }
-  if (sliced) pilot.note_born(sliced->born());
-  return made;
+  try {
+    return run_whole(state, pilot, info, kernel, op, keys, stack,
+                     stack.size() - info.argument_count);
+  } catch (const c10::Error& error) {
+    // What an operator in place has begun cannot be begun again: it has allocated before.
+    if (!is_shortage(error)) throw;
+    constexpr auto kAny = SlicedCall::Of::kAny;
+    slice_instead(
+        state, pilot, stack,
+        sliced ? std::move(sliced) : SlicedCall::of(manager, info, kernel, op, keys, stack, kAny));
+    return {};
+  }
 }
 
 /// run_whole() of what is not recorded.
@@ -348,15 +347,26 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   if (tries) try_out(*manager, info, call.kernel(), call.op(), call.keys(), boxed);
   PilotScope pilot(state, manager, info, boxed);
   run_in_frame(state, info, [&] {
-    if (pilot.lineages() == nullptr && !SlicedCall::may_be(manager, info, arguments)) {
-      boxed.clear();
-      return run_unboxed(state, call, arguments);
+    if (pilot.lineages() != nullptr || SlicedCall::may_be(manager, info, arguments)) {
+      if (boxed.empty()) call.box(boxed);
+      const auto made =
+          run_boxed(state, manager, pilot, info, call.kernel(), call.op(), call.keys(), boxed);
+      call.take_results(boxed);
+      return made;
     }
-    if (boxed.empty()) call.box(boxed);
-    const auto made =
-        run_boxed(state, manager, pilot, info, call.kernel(), call.op(), call.keys(), boxed);
-    call.take_results(boxed);
-    return made;
+    boxed.clear();
+    try {
+      return run_unboxed(state, call, arguments);
+    } catch (const c10::Error& error) {
+      if (!is_shortage(error)) throw;
+      call.box(boxed);
+      constexpr auto kAny = SlicedCall::Of::kAny;
+      slice_instead(
+          state, pilot, boxed,
+          SlicedCall::of(manager, info, call.kernel(), call.op(), call.keys(), boxed, kAny));
+      call.take_results(boxed);
+      return std::span<const StorageUse>();
+    }
   });
 }
 

@@ -45,6 +45,11 @@ bool written_in_silence(std::string_view argument) {
          argument == "dropout_state" || argument == "workspace";
 }
 
+/// They only read the statistics of the batch norms.
+bool reads_statistics(std::string_view name) {
+  return name.find("batch_norm") != std::string_view::npos && name.ends_with("_backward");
+}
+
 bool is_keep_key(c10::DispatchKey key) {
   return key != c10::DispatchKey::CPU && key != c10::DispatchKey::CUDA;
 }
@@ -139,7 +144,8 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
     if (is_generator(*argument.real_type())) info.generator = i;
     if (argument.name() == "dropout_p") info.dropout = i;
     if (!can_hold_tensors(*argument.real_type())) continue;
-    const bool writes = !trusted || written_in_silence(argument.name()) ||
+    const bool silent = written_in_silence(argument.name()) && !reads_statistics(info.name);
+    const bool writes = !trusted || silent ||
                         (argument.alias_info() != nullptr && argument.alias_info()->isWrite());
     writes_any = writes_any || writes;
     info.has_outputs = info.has_outputs || argument.is_out();

@@ -26,6 +26,13 @@ struct FusedRole {
   std::uint8_t role = 0;  ///< which of the rule's operators it is
 };
 
+/// Whether an operator's kernel may work on tensors that lie below (slices/in_place_rule.cpp).
+enum class InPlaceRule : std::uint8_t {
+  kNever,
+  kReadsOnce,   ///< it reads each byte about once
+  kReadsOften,  ///< again and again: slow there
+};
+
 struct Cut;
 struct CallToCut;
 using CutRule = std::vector<Cut> (*)(const CallToCut& call);
@@ -48,6 +55,7 @@ struct OpInfo {
   Deferral deferral = Deferral::kNever;
   FusedRole fused;
   CutRule cut = nullptr;  ///< how it can run in parts (slices/cut.h); null: it cannot
+  InPlaceRule in_place = InPlaceRule::kNever;
   /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
   bool ends_alone = false;
   bool takes_stream = false;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -50,8 +51,23 @@ class Below {
   virtual Copy write(Block& block, Bytes offset, const void* from, Bytes bytes) = 0;
   /// The current stream goes on only after it.
   virtual void wait(const Copy& copy) = 0;
-  /// The current stream has waited for every copy of the block: before it is given back.
+  /// The current stream has waited for every copy of the block, or is what has used it where it
+  /// lies: before it is given back.
   virtual void end(Block& block, bool written) = 0;
+
+  // Where kernels work on what lies here
+  // -----------------------------------------------------------
+
+  /// To kernels it is like memory of the device, but for its speed.
+  [[nodiscard]] virtual bool like_memory() const { return false; }
+  /// What the current stream does from now on, until end(), may use the lent block where it lies.
+  /// False: kernels cannot.
+  virtual bool begin(Block& block, bool writes) = 0;
+  /// Memory here for what a kernel allocates. Throws TierFull; null: kernels cannot use it.
+  virtual c10::DataPtr allocate(Bytes bytes) = 0;
+  /// A storage whose memory is from allocate(): its block, lent to the caller, of which the pilot
+  /// has not heard. Null if its memory is another.
+  virtual Block* adopt(c10::StorageImpl& storage) = 0;
 };
 
 /// What `take` gives, which needs so much room below. Where there is none: once more, without what

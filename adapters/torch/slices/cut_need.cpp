@@ -79,7 +79,7 @@ void Cutter::throw_short() {
   throw_out_of_memory(manager_, {.requested = requested,
                                  .least_limit = limit_named_,
                                  .reason = full_below_,
-                                 .half_written = row_ > 0 && cuts_.front().results.empty()});
+                                 .half_written = half_written()});
 }
 
 }  // namespace lms::torch

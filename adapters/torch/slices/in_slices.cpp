@@ -4,9 +4,11 @@
 
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/errors.h"
+#include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/replay/replay.h"
 #include "adapters/torch/slices/run_cuts.h"
+#include "adapters/torch/slices/run_in_place.h"
 #include "adapters/torch/thread_state.h"
 #include "base/error.h"
 #include "base/mixed.h"
@@ -16,6 +18,11 @@ namespace {
 
 /// Calls that touch less than this part of the limit fit, whatever they are.
 constexpr Bytes kLargeCall = 8;
+/// Calls that touch less than this part of the limit are not looked at before they have found no
+/// room.
+constexpr Bytes kDoubtful = 4;
+/// So often other threads may be in the way of a call in place.
+constexpr int kMostRefusals = 16;
 /// A set of buffers for one part: this part of the limit, but not more than a link needs to be
 /// busy.
 constexpr Bytes kPartOfLimit = 16;
@@ -29,8 +36,10 @@ constexpr Bytes kWholeLeaves = 4;
 SliceMode slice_mode(const std::string& text) {
   if (text == "auto") return SliceMode::kAuto;
   if (text == "off") return SliceMode::kOff;
+  if (text == "parts") return SliceMode::kParts;
   if (text == "always") return SliceMode::kAlways;
-  throw BadSetting("slices: '" + text + "' is none of auto, off, always");
+  if (text == "in_place") return SliceMode::kInPlace;
+  throw BadSetting("slices: '" + text + "' is none of auto, parts, off, always, in_place");
 }
 
 SliceMemory::Whole SliceMemory::of(std::uint64_t call) const {
@@ -51,12 +60,16 @@ void SliceMemory::clear() {
 }
 
 bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
-                        std::span<const StorageUse> storages) {
-  if (info.cut == nullptr || manager == nullptr) return false;
+                        std::span<const StorageUse> storages, Of which) {
+  if (info.cut == nullptr && info.in_place == InPlaceRule::kNever) return false;
+  if (manager == nullptr) return false;
   const SliceMode mode = manager->slice_mode();
   if (mode == SliceMode::kOff || manager->below() == nullptr) return false;
+  if (mode == SliceMode::kInPlace) return true;
+  if (which == Of::kAny) return info.cut != nullptr || mode == SliceMode::kAuto;
+  if (info.cut == nullptr && mode != SliceMode::kAuto) return false;
   // What is looked up can be larger than where it is looked up.
-  if (mode != SliceMode::kAuto || info.cut == cut_embedding) return true;
+  if (info.cut != nullptr && (mode == SliceMode::kAlways || info.cut == cut_embedding)) return true;
   Bytes bytes = 0;
   for (const StorageUse& use : storages) bytes += static_cast<Bytes>(use.storage->nbytes());
   return bytes >= manager->limit() / kLargeCall;
@@ -65,14 +78,14 @@ bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
 std::optional<SlicedCall> SlicedCall::of(DeviceManager* manager, const OpInfo& info,
                                          const c10::SafeKernelFunction& kernel,
                                          const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                         const c10::Stack& stack) {
-  if (info.cut == nullptr) return std::nullopt;
+                                         const c10::Stack& stack, Of which) {
+  if (info.cut == nullptr && info.in_place == InPlaceRule::kNever) return std::nullopt;
   static thread_local StorageUses storages;
   storages.clear();
   for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
     collect_storages(stack[i], /*writes=*/false, /*inside=*/false, storages);
   }
-  if (!may_be(manager, info, storages)) return std::nullopt;
+  if (!may_be(manager, info, storages, which)) return std::nullopt;
   Bytes bytes = 0;
   std::uint64_t number = info.key;
   for (const StorageUse& use : storages) {
@@ -95,11 +108,86 @@ std::optional<SlicedCall> SlicedCall::of(DeviceManager* manager, const OpInfo& i
 }
 
 bool SlicedCall::at_once() const {
-  return manager_.slice_mode() == SliceMode::kAlways || bytes_ > manager_.limit() ||
-         manager_.slice_memory().of(number_) != SliceMemory::Whole::kUnknown;
+  const SliceMode mode = manager_.slice_mode();
+  if (mode == SliceMode::kInPlace) return true;
+  if (mode == SliceMode::kAlways) return true;
+  return bytes_ > manager_.limit() ||
+         manager_.slice_memory().of(number_) != SliceMemory::Whole::kUnknown || must_be_in_place();
 }
 
-bool SlicedCall::run(c10::Stack& stack) {
+bool SlicedCall::may_be_in_place() const {
+  const SliceMode mode = manager_.slice_mode();
+  const bool wanted = mode == SliceMode::kAuto || mode == SliceMode::kInPlace;
+  if (!wanted || info_.in_place == InPlaceRule::kNever) return false;
+  // Copies between devices say in which direction they go.
+  return std::ranges::all_of(arguments_, [&](const c10::IValue& value) {
+    if (value.isDevice()) return value.toDevice() == manager_.device();
+    if (!value.isTensor() || !value.toTensor().defined()) return true;
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.layout() == c10::kStrided &&
+           (tensor.device() == manager_.device() || tensor.dim() == 0);
+  });
+}
+
+bool SlicedCall::must_be_in_place() const {
+  if (info_.may_rerun || info_.cut != nullptr || bytes_ < manager_.limit() / kDoubtful ||
+      !may_be_in_place()) {
+    return false;
+  }
+  Bytes needed = 0;
+  for (const Bytes bytes : foreseen_results(manager_, op_, arguments_)) {
+    needed += manager_.room_of(bytes);
+  }
+  StorageUses storages;
+  for (const c10::IValue& value : arguments_) {
+    collect_storages(value, /*writes=*/false, /*inside=*/false, storages);
+  }
+  EngineLock lock = manager_.engine().lock();
+  needed += Pins::bytes_to_come(lock, manager_, storages);
+  return manager_.engine().immovable(lock) + needed > manager_.limit();
+}
+
+void SlicedCall::take(c10::Stack& stack, std::span<const c10::IValue> results) const {
+  stack.resize(base_);
+  stack.insert(stack.end(), results.begin(), results.end());
+}
+
+bool SlicedCall::run(c10::Stack& stack, bool tried) {
+  using Whole = SliceMemory::Whole;
+  const Whole whole = manager_.slice_memory().of(number_);
+  const bool in_place = manager_.slice_mode() == SliceMode::kInPlace || whole == Whole::kInPlace ||
+                        whole == Whole::kAllBelow;
+  if (info_.cut != nullptr && !in_place && run_in_parts(stack)) return true;
+  // Its kernel may have written some of what it writes.
+  if (tried && !info_.may_rerun && info_.cut == nullptr) return false;
+  return run_in_place(stack);
+}
+
+bool SlicedCall::run_in_place(c10::Stack& stack) {
+  using Whole = SliceMemory::Whole;
+  if (!may_be_in_place()) return false;
+  const bool stress = manager_.slice_mode() == SliceMode::kInPlace;
+  // One that cannot be tried again has all the room that there is.
+  bool all = stress || manager_.slice_memory().of(number_) == Whole::kAllBelow ||
+             (!info_.may_rerun && info_.cut == nullptr);
+  for (int refusals = 0;;) {
+    InPlace call(manager_, {info_, kernel_, op_, keys_}, arguments_);
+    std::vector<c10::IValue> results;
+    const auto outcome = call.run(all, results);
+    if (outcome == InPlace::Outcome::kDone) {
+      if (!stress) manager_.slice_memory().set(number_, all ? Whole::kAllBelow : Whole::kInPlace);
+      born_.assign(call.born().begin(), call.born().end());
+      take(stack, results);
+      return true;
+    }
+    manager_.pilot().restart_operator();
+    if (call.contended() && ++refusals < kMostRefusals) continue;
+    if (outcome == InPlace::Outcome::kCannot || all) return false;
+    all = true;
+  }
+}
+
+bool SlicedCall::run_in_parts(c10::Stack& stack) {
   using Whole = SliceMemory::Whole;
   const bool always = manager_.slice_mode() == SliceMode::kAlways;
   const Bytes limit = manager_.limit();
@@ -125,13 +213,15 @@ bool SlicedCall::run(c10::Stack& stack) {
   if (whole == Whole::kNone) {
     const auto outcome = cutter.run({.part = part, .thirds = always}, results);
     if (outcome == Cutter::Outcome::kCannot) return false;
-    if (outcome == Cutter::Outcome::kShort) cutter.throw_short();
+    if (outcome == Cutter::Outcome::kShort) {
+      if (!cutter.half_written() && run_in_place(stack)) return true;
+      cutter.throw_short();
+    }
   }
   if (!always) manager_.slice_memory().set(number_, whole);
   ++manager_.sliced_operators;
   born_ = cutter.born();
-  stack.resize(base_);
-  stack.insert(stack.end(), results.begin(), results.end());
+  take(stack, results);
   return true;
 }
 

@@ -16,34 +16,49 @@ namespace lms::torch {
 
 class DeviceManager;
 
-/// One outermost call of an operator that may not fit the device, and that can be cut.
+/// One outermost call of an operator that may not fit the device, and that can be cut, or work on
+/// what lies below.
 ///
 /// In slices the large operands lie below, lent to this call, and so do the large results from
 /// their birth on; parts of them come to the device one after the other, the operator's own kernel
 /// runs on each, and what it has written goes back. Operands that find room stay on the device as
 /// they are.
+///
+/// In place (run_in_place.h), as the last resort, the kernel runs once, on some of its operands and
+/// results where they lie below.
 class SlicedCall {
  public:
-  /// False for all calls but large ones of operators with a rule: of() makes nothing of them.
+  /// Large calls, of which there are few; or any, of which one has found no room: results can be
+  /// larger than all that they are made from.
+  enum class Of : std::uint8_t { kLarge, kAny };
+  /// False for all calls but those of operators with a rule: of() makes nothing of them.
   static bool may_be(DeviceManager* manager, const OpInfo& info,
-                     std::span<const StorageUse> storages);
-  /// Nothing, at little cost, for all calls but large ones of operators with a rule.
+                     std::span<const StorageUse> storages, Of which = Of::kLarge);
+  /// Nothing, at little cost, for all others.
   static std::optional<SlicedCall> of(DeviceManager* manager, const OpInfo& info,
                                       const c10::SafeKernelFunction& kernel,
                                       const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                      const c10::Stack& stack);
+                                      const c10::Stack& stack, Of which = Of::kLarge);
 
-  /// It is known not to fit as a whole, or is to run in slices anyway.
+  /// It is known not to fit as a whole, or is to run in slices, or in place, anyway.
   [[nodiscard]] bool at_once() const;
   /// Runs it: what is on the stack from where its arguments were becomes the results. False, with
-  /// nothing changed, if it cannot be cut. The thread holds no pins. Throws what
-  /// throw_out_of_memory() does where even the smallest parts do not fit.
-  bool run(c10::Stack& stack);
+  /// nothing changed, if it can neither be cut nor work in place. `tried`: its kernel has run, and
+  /// found no room. The thread holds no pins. Throws what throw_out_of_memory() does where even the
+  /// smallest parts do not fit.
+  bool run(c10::Stack& stack, bool tried);
   /// The blocks that it has made below, of which the pilot is to hear once the operator has ended:
   /// on the device they are wanted by whoever uses them first.
   [[nodiscard]] std::span<const Born> born() const { return born_; }
 
  private:
+  [[nodiscard]] bool may_be_in_place() const;
+  /// It would not fit, and could not be run again in place once it had found no room.
+  [[nodiscard]] bool must_be_in_place() const;
+  bool run_in_parts(c10::Stack& stack);
+  bool run_in_place(c10::Stack& stack);
+  void take(c10::Stack& stack, std::span<const c10::IValue> results) const;
+
   SlicedCall(DeviceManager& manager, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack arguments)
       : manager_(manager),

@@ -49,6 +49,8 @@ class Cutter {
   Outcome run(const Room& room, std::vector<c10::IValue>& results);
   /// The blocks of those results that were born below.
   [[nodiscard]] std::vector<Born> born() const;
+  /// It works in place, and has done a part of it.
+  [[nodiscard]] bool half_written() const { return row_ > 0 && cuts_.front().results.empty(); }
   /// After kShort.
   [[noreturn]] void throw_short();
 

@@ -10,11 +10,13 @@ namespace lms::torch {
 /// When operators run in slices.
 enum class SliceMode : std::uint8_t {
   kOff,
-  kAuto,    ///< where they do not fit otherwise
-  kAlways,  ///< for tests: all that can
+  kParts,    ///< where they do not fit otherwise, and can be cut
+  kAuto,     ///< where they do not fit otherwise; what cannot be cut, in place
+  kAlways,   ///< for tests: all that can be cut
+  kInPlace,  ///< for tests: all that can, in place
 };
 
-/// "auto", "off" or "always". Throws BadSetting.
+/// "auto", "parts", "off", "always" or "in_place". Throws BadSetting.
 SliceMode slice_mode(const std::string& text);
 
 /// What one device knows of calls that did not fit as a whole. Thread-safe.
@@ -25,6 +27,8 @@ class SliceMemory {
     kUnknown,  ///< it has not been tried
     kSome,     ///< not all; as many as find room
     kNone,
+    kInPlace,   ///< it runs in place, with some of its tensors on the device
+    kAllBelow,  ///< in place, with none
   };
   [[nodiscard]] Whole of(std::uint64_t call) const;
   void set(std::uint64_t call, Whole whole);
