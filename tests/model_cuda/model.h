@@ -29,7 +29,7 @@ struct Model {
   std::unordered_map<const void*, std::string> kernels;
   int memory = -1;  // the file behind mapped chunks
   off_t chunks = 0;
-  std::map<unsigned long long, std::size_t> chunk_bytes;  ///< by handle
+  std::map<unsigned long long, std::size_t> chunk_sizes;  // by handle, until they are released
   int capturing = 0;
   int syncs_in_capture = 0;
   int refused_questions = 0;

@@ -53,18 +53,17 @@ CUresult create(CUmemGenericAllocationHandle* handle, std::size_t size, const CU
   if (model.used + size > device_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
   model.used += size;
   *handle = static_cast<CUmemGenericAllocationHandle>(model.chunks) + 1;
+  model.chunk_sizes[*handle] = size;
   model.chunks += static_cast<off_t>(size);
-  model.chunk_bytes[*handle] = size;
   return ftruncate(model.memory, model.chunks) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-/// Of what is mapped nowhere any more.
+/// Of what is mapped nowhere any more: LMS releases no other.
 CUresult release(CUmemGenericAllocationHandle handle) {
   const std::lock_guard guard(model_now().mutex);
-  Model& model = model_now();
-  const auto found = model.chunk_bytes.find(handle);
-  if (found == model.chunk_bytes.end()) return CUDA_ERROR_INVALID_VALUE;
-  model.used -= found->second;
-  model.chunk_bytes.erase(found);
+  const auto found = model_now().chunk_sizes.find(handle);
+  if (found == model_now().chunk_sizes.end()) return CUDA_ERROR_INVALID_VALUE;
+  model_now().used -= found->second;
+  model_now().chunk_sizes.erase(found);
   return CUDA_SUCCESS;
 }
 CUresult map_chunk(CUdeviceptr address, std::size_t size, std::size_t,

@@ -59,6 +59,7 @@ NOT_RUN = {
     "lms bench": "measures for minutes: tests/studies",
     "lms run -- nnUNetv2_train": "a program that is not installed",
     "lms run --limit 12GiB train.py": "the reader's own program; test_run.py",
+    "lms run --nproc-per-node 2 --limit 60GiB train.py": "the reader's own; test_run.py",
     "lms run --limit 80% -m package.train": "the reader's own program; test_run.py",
     "python -m torch_lms run --limit 12GiB train.py": "the reader's own program; test_run.py",
     "LMS_MONITOR=1 python train.py": "the reader's own program; test_monitor.py",
