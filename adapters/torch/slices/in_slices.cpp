@@ -18,7 +18,8 @@ namespace {
 
 /// Calls that touch less than this part of the limit fit, whatever they are.
 constexpr Bytes kLargeCall = 8;
-/// Likewise of those whose results can be much larger than their operands (products).
+/// Likewise of those whose results can be much larger than their operands (products), once
+/// something has had to leave.
 constexpr Bytes kLargeProduct = 256;
 /// Calls that touch less than this part of the limit are not looked at before they have found no
 /// room.
@@ -73,7 +74,7 @@ bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
   if (info.cut != nullptr && (mode == SliceMode::kAlways || info.cut == cut_embedding)) return true;
   Bytes bytes = 0;
   for (const StorageUse& use : storages) bytes += static_cast<Bytes>(use.storage->nbytes());
-  const bool product = info.in_place == InPlaceRule::kReadsOften;
+  const bool product = info.in_place == InPlaceRule::kReadsOften && pressed();
   return bytes >= manager->limit() / (product ? kLargeProduct : kLargeCall);
 }
 
