@@ -212,8 +212,7 @@ def run_case(
 ) -> dict[str, Any]:
     """Compare one operator in one type; raises ``Skip`` or ``Wrong``.
 
-    With ``drop`` what can be computed again is dropped, and only the rest evicted; ``slices``
-    is the setting.
+    With ``drop`` what can be computed again is dropped, and only the rest evicted.
     """
     from stress.compare import bits_of, differences
 
@@ -377,8 +376,7 @@ def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.P
         command.append("--plain-only")
     if args.drop:
         command.append("--drop")
-    if args.slices != "auto":
-        command += ["--slices", args.slices]
+    command += ["--slices", args.slices]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     assert child.stdin is not None
     try:
@@ -468,14 +466,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plain-only", action="store_true", help="without torch_lms")
     parser.add_argument("--drop", action="store_true", help="drop what can be computed again")
-    parser.add_argument(
-        "--slices",
-        nargs="?",
-        const="always",
-        default="auto",
-        choices=["auto", "always", "in_place"],
-        help="run in slices (in_place: on what lies below) what can",
-    )
+    how = {"nargs": "?", "const": "always", "default": "auto"}
+    parser.add_argument("--slices", **how, help="the setting; alone: run in slices what can")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)

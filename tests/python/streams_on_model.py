@@ -60,7 +60,7 @@ def bring_ahead(tensor: torch.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def managed(arena: bool, slices: str = "auto") -> Iterator[None]:
+def managed(arena: bool, slices: str = "auto", host_limit: str = "64MiB") -> Iterator[None]:
     """LMS with an arena or, under the least of limits, without."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -70,7 +70,7 @@ def managed(arena: bool, slices: str = "auto") -> Iterator[None]:
         device="cuda",
         limit=limit,
         min_block="64KiB",
-        host_limit="64MiB",
+        host_limit=host_limit,
         slices=slices,
         verify=False,
     ):
@@ -137,6 +137,55 @@ def test_random_programs_that_move_ahead(arena: bool, slices: str) -> None:
                 check(programs.random_program(seed, evict_if_it_may, moves=moves))
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_read_in_place_while_it_comes_back(readers: int, arena: bool) -> None:
+    """Its slot serves others only after all that read it where it lay."""
+    with managed(arena, slices="in_place", host_limit=f"{1 + readers}MiB"):
+        x = programs.large(1)
+        evict_if_it_may(x)
+        main = torch.cuda.current_stream()
+        read = []
+        for _ in range(readers):
+            side = torch.cuda.Stream()
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(1000)
+                read.append(x.clone())
+            x.record_stream(side)
+        limit = "512MiB" if arena else "127MiB"
+        torch_lms.enable(device="cuda", limit=limit, min_block="64KiB", verify=False)
+        read.append(x.clone())
+        del x
+        main.synchronize()
+        other = programs.large(9)
+        send_away(other)
+        check([*((one, 1) for one in read), (other, 9)])
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("what", ["read", "written", "fetched, written"])
+def test_in_place_on_a_stream_that_has_not_waited(what: str, arena: bool) -> None:
+    """Copies that nobody on it knows of: out of the block, and back from the slot."""
+    with managed(arena):
+        x = programs.large(1)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        assert torch.ops.lms.evict(x)
+        if what == "fetched, written":
+            assert torch.ops.lms.fetch(x)
+            assert torch.ops.lms.evict(x)
+        limit = "512MiB" if arena else "127MiB"
+        how = {"min_block": "64KiB", "verify": False, "slices": "in_place"}
+        torch_lms.enable(device="cuda", limit=limit, **how)
+        with torch.cuda.stream(side):
+            if what == "read":
+                check([(x.clone(), 1), (x, 1)])
+                return
+            x.fill_(2.0)
+        check([(x, 2)])
 
 
 def unseen_read(x: torch.Tensor, into: torch.Tensor) -> None:
