@@ -397,7 +397,7 @@ def _diffusion(where: Where) -> Program:
         average.update_parameters(both)
         return loss.detach()
 
-    return Program(nn.ModuleList([both, average]), step)
+    return Program(nn.ModuleList([both, average.module]), step)
 
 
 def _fine_tuned(where: Where) -> Program:

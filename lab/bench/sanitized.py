@@ -11,6 +11,7 @@ again, and left the bits of a plain run.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,7 @@ def main() -> int:
         plain.step()
     expected, peak = plain.fingerprint, torch.cuda.max_memory_allocated()
     del plain
+    gc.collect()  # the loss knows the model
     torch.cuda.empty_cache()
     limit = max(peak // 2, 160 << 20)
     lms.enable(limit=limit, device="cuda", plan="now", plan_cache="off", plan_seconds=1.0)

@@ -125,9 +125,10 @@ def enable(
         slices: operators whose parts are independent (softmax, pooling, everything that goes
             element by element) run part by part, with the same bits. By default (``"auto"``) where
             they do not fit as a whole; ``"off"``: never; ``"always"``: wherever they can, to test.
-            What cannot be cut (convolutions, matrix products) works, as the last resort, on tensors
-            where they lie in host memory, which is slow; ``"parts"``: that is an error instead;
-            ``"in_place"``: whatever can does so, to test.
+            ``"all"``: and what cannot be cut (convolutions, matrix products) works, as the last
+            resort, on tensors where they lie in host memory, which is slow, and on a GPU on trial.
+            That is the default on the CPU; ``"parts"``, the default on a GPU: it is an error
+            instead; ``"in_place"``: whatever can does so, to test.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
         monitor: write once a second what LMS does to a small file, for the program ``lms top``.
 

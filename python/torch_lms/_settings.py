@@ -262,14 +262,14 @@ def parse_plan(value: Any) -> str:
 
 
 def parse_slices(value: Any) -> str:
-    """'auto', 'parts', 'off', 'always' or 'in_place'; flags: auto and off."""
-    ways = ("auto", "parts", "always", "in_place")
+    """'auto', 'parts', 'all', 'off', 'always' or 'in_place'; flags: auto and off."""
+    ways = ("auto", "parts", "all", "always", "in_place")
     if isinstance(value, str) and value.strip().lower() in ways:
         return value.strip().lower()
     try:
         return "auto" if parse_flag(value) else "off"
     except ValueError:
-        raise ValueError(f"{value!r} is not one of auto, off, parts, always, in_place") from None
+        raise ValueError(f"{value!r} is not one of auto, off, {', '.join(ways[1:])}") from None
 
 
 def parse_seconds(value: Any) -> float:
@@ -404,8 +404,9 @@ TABLE: tuple[Setting, ...] = (
     Setting("slices", "LMS_SLICES", "auto", lambda v, _: parse_slices(v),
             "auto",
             "operators whose parts are independent run part by part, with the same bits: auto: "
-            "where they do not fit as a whole, and those that cannot be cut work on tensors where "
-            "they lie in host memory, as the last resort, which is slow; parts: without that; "
+            "where they do not fit as a whole; all: and those that cannot be cut work on tensors "
+            "where they lie in host memory, as the last resort, which is slow, and on a GPU on "
+            "trial; auto: parts on a GPU, all on the CPU; "
             "off: never; always, in_place: wherever they can the one or the other, for tests"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "off",

@@ -117,6 +117,7 @@ def test_programs_under_less_than_an_operator_needs(name: str, device: str) -> N
     program, limit = PROGRAMS[name]
     expected = bits(program(device))
     settings: dict[str, object] = {} if device == "cuda" else {"min_block": 4096}
+    settings["slices"] = "all"
     # On a GPU PyTorch's allocator keeps some of the limit, and libraries have workspaces.
     room = (limit << 10) * scale(device) + (96 * MIB if device == "cuda" else 0)
     with sliced(device, room, **settings):
@@ -268,7 +269,8 @@ def count():
     assert stats["device.bytes.peak"] <= stats["limit"]
     return stats["slices.in_place"]
 
-settings = {"device": "cuda", "limit": "200MiB", "host_limit": "1GiB", "plan": False}
+settings = {"device": "cuda", "limit": "200MiB", "host_limit": "1GiB", "plan": False,
+            "slices": "all"}
 with torch_lms.managed(**settings), torch.backends.cudnn.flags(enabled=False):
     a, b = torch.empty(4096, 2048, device="cuda").relu_(), torch.empty(2048, 8192, device="cuda")
     for number in range(3):

@@ -33,13 +33,14 @@ constexpr Bytes kWholeLeaves = 4;
 
 }  // namespace
 
-SliceMode slice_mode(const std::string& text) {
-  if (text == "auto") return SliceMode::kAuto;
+SliceMode slice_mode(const std::string& text, SliceMode otherwise) {
+  if (text == "auto") return otherwise;
+  if (text == "all") return SliceMode::kAll;
   if (text == "off") return SliceMode::kOff;
   if (text == "parts") return SliceMode::kParts;
   if (text == "always") return SliceMode::kAlways;
   if (text == "in_place") return SliceMode::kInPlace;
-  throw BadSetting("slices: '" + text + "' is none of auto, parts, off, always, in_place");
+  throw BadSetting("slices: '" + text + "' is none of auto, parts, all, off, always, in_place");
 }
 
 SliceMemory::Whole SliceMemory::of(std::uint64_t call) const {
@@ -66,8 +67,8 @@ bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
   const SliceMode mode = manager->slice_mode();
   if (mode == SliceMode::kOff || manager->below() == nullptr) return false;
   if (mode == SliceMode::kInPlace) return true;
-  if (which == Of::kAny) return info.cut != nullptr || mode == SliceMode::kAuto;
-  if (info.cut == nullptr && mode != SliceMode::kAuto) return false;
+  if (which == Of::kAny) return info.cut != nullptr || mode == SliceMode::kAll;
+  if (info.cut == nullptr && mode != SliceMode::kAll) return false;
   // What is looked up can be larger than where it is looked up.
   if (info.cut != nullptr && (mode == SliceMode::kAlways || info.cut == cut_embedding)) return true;
   Bytes bytes = 0;
@@ -117,7 +118,7 @@ bool SlicedCall::at_once() const {
 
 bool SlicedCall::may_be_in_place() const {
   const SliceMode mode = manager_.slice_mode();
-  const bool wanted = mode == SliceMode::kAuto || mode == SliceMode::kInPlace;
+  const bool wanted = mode == SliceMode::kAll || mode == SliceMode::kInPlace;
   if (!wanted || info_.in_place == InPlaceRule::kNever) return false;
   // Copies between devices say in which direction they go.
   return std::ranges::all_of(arguments_, [&](const c10::IValue& value) {

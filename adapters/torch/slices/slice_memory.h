@@ -11,13 +11,13 @@ namespace lms::torch {
 enum class SliceMode : std::uint8_t {
   kOff,
   kParts,    ///< where they do not fit otherwise, and can be cut
-  kAuto,     ///< where they do not fit otherwise; what cannot be cut, in place
+  kAll,      ///< where they do not fit otherwise; what cannot be cut, in place
   kAlways,   ///< for tests: all that can be cut
   kInPlace,  ///< for tests: all that can, in place
 };
 
-/// "auto", "parts", "off", "always" or "in_place". Throws BadSetting.
-SliceMode slice_mode(const std::string& text);
+/// "auto" (`otherwise`), "parts", "all", "off", "always" or "in_place". Throws BadSetting.
+SliceMode slice_mode(const std::string& text, SliceMode otherwise);
 
 /// What one device knows of calls that did not fit as a whole. Thread-safe.
 class SliceMemory {
