@@ -26,6 +26,14 @@ def main() -> None:
     chance = random.Random(int(sys.argv[1]))
     streams = [torch.cuda.Stream() for _ in range(6)]
     held: list[torch.Tensor] = []
+    if "kept" in sys.argv:
+        # What stays lies high, above what comes and goes.
+        below = [torch.empty(8 * MIB // 4, device="cuda") for _ in range(19)]
+        kept = torch.empty(8 * MIB // 4, device="cuda")
+        kept.data_ptr()
+        below.clear()
+        with torch.cuda.stream(streams[0]):
+            tensor(chance, 150)
     most = 0
     for _ in range(300):
         held.append(tensor(chance, 2, 4, 8, 12))

@@ -11,6 +11,12 @@
 #include "cuda/profiler.h"
 
 namespace lms::torch {
+namespace {
+
+/// To allocate again, after relieve().
+constexpr int kAttempts = 3;
+
+}  // namespace
 
 template <typename Result>
 Result CudaMemory::take_or_wait(c10::function_ref<Result()> take) {
@@ -102,13 +108,17 @@ bool CudaMemory::reclaim_for(Bytes bytes, int attempt) {
       return left > 0 || engine_.reclaim(lock, bytes) > 0;
     case 1:
       return engine_.reclaim(lock, std::max(2 * bytes, manager_.limit() / 8)) > 0;
-    case 2:
+    default:
       (void)engine_.reclaim(lock, INT64_MAX);
       lock.unlock();
+      if (manager_.capturing()) return true;  // what follows waits for the device
       BridgeAllocator::instance().emptyCache({0, 0});
+      // What may not leave keeps the memory below it in the arena.
+      if (arena_ && arena_->mapped() - arena_->used() >= bytes) {
+        arena_->move_window();
+        update_capacity();
+      }
       return true;
-    default:
-      return false;
   }
 }
 
@@ -166,7 +176,8 @@ Result CudaMemory::try_with_room(Bytes bytes, c10::function_ref<Result()> take) 
       }
     }
     ++from_retry_;
-    for (int attempt = 0; relieve(bytes, attempt); ++attempt) {
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      if (!relieve(bytes, attempt)) continue;
       try {
         Result result = allocate();
         update_capacity();
