@@ -32,7 +32,8 @@ import torch
 
 from bench import host, memory, records, weights
 from bench.packages import Missing
-from bench.programs_of_others import PROGRAMS, SEED, Program, Where
+from bench.program import SEED, Program, Where
+from bench.programs_of_others import PROGRAMS
 from bench.records import Record
 from bench.setting import Setting
 from bench.steps import StepOptions, package

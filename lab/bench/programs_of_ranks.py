@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.models.llama import Llama, LlamaShape, next_token_loss
 from bench.models.resnet import ResNet, resnet50
 from bench.packages import Missing
-from bench.programs_of_others import Program, Where
+from bench.program import Program, Where
 from bench.steps import SEED
 
 Batches = list[tuple[Tensor, Tensor]]

@@ -40,7 +40,7 @@ import torch.distributed as dist
 
 from bench import host, memory, records, weights
 from bench.packages import Missing
-from bench.programs_of_others import SEED, Program, Where
+from bench.program import SEED, Program, Where
 from bench.programs_of_ranks import PROGRAMS
 from bench.records import Record
 from bench.setting import Setting, traffic

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from on_model import run_on_model
 from stress import harness
 from torch import multiprocessing, nn
-
-import torch_lms
-from torch_lms._library import library_path
 
 WIDTH = 32
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -75,23 +70,7 @@ def test_fully_shard(tmp_path: Path) -> None:
 
 def test_on_cuda_steps_are_planned() -> None:
     """Buffers of a collective come and go on a stream of its own, each time as others."""
-    model = library_path().resolve().parent / "libmodel_cuda.so"
-    if not model.exists():
-        pytest.skip("the model knows CUDA 13 alone, and this PyTorch is built for another, or none")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(Path(__file__).with_name("sharded_on_model.py"))],
-        env={
-            **os.environ,
-            "LD_PRELOAD": str(model),
-            "MODEL_CUDA": "costless",
-            "PYTHONPATH": str(Path(torch_lms.__file__).parents[1]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    planned, others = done.stdout.splitlines()[-2].split(", ")
-    assert int(planned.split()[0]) >= 4, done.stdout
-    assert others == "0 others", done.stdout
+    said = run_on_model("sharded_on_model.py")
+    planned, others = said.splitlines()[-2].split(", ")
+    assert int(planned.split()[0]) >= 4, said
+    assert others == "0 others", said

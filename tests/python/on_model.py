@@ -1,0 +1,36 @@
+"""Runs programs of this folder on the model of CUDA, on which the host does all that it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torch_lms
+from torch_lms._library import library_path
+
+MODEL = library_path().resolve().parent / "libmodel_cuda.so"
+
+
+def run_on_model(program: str, *words: str) -> str:
+    """What the program printed; skips the test where there is no model."""
+    if not MODEL.exists() or b"model_cuda_count_allocations" not in MODEL.read_bytes():
+        pytest.skip("the model knows CUDA 13 alone, and this PyTorch is built for another, or none")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(Path(__file__).with_name(program)), *words],
+        env={
+            **os.environ,
+            "LD_PRELOAD": str(MODEL),
+            "MODEL_CUDA": "costless",
+            "PYTHONPATH": str(Path(torch_lms.__file__).parents[1]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
