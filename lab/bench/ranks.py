@@ -377,7 +377,8 @@ def _of_all(rows: list[Record], late: str | None) -> Record:
     errors += [row["error"] for row in rows if row.get("error")]
     ended = [row for row in rows if row.get("phase") not in ("done", "failed")]
     errors += [f"rank {row['rank']} ended with {row['status']}" for row in ended if row["status"]]
-    if errors:
+    # One whose others have been ended at the deadline fails as well.
+    if errors and not (late or "").startswith("not done"):
         found["error"] = errors[0] + (f" ({late})" if late else "")
     if all("plain" in row for row in rows):
         found["plain_ms"] = max(row["plain"]["ms"] for row in rows)

@@ -336,5 +336,5 @@ def test_off_is_off() -> None:
         before = torch_lms.memory_stats("cpu")["slices.operators"]
         torch.relu(numbers(391, 1001, device="cpu"))
         assert torch_lms.memory_stats("cpu")["slices.operators"] == before
-    with pytest.raises(ValueError, match="auto, off, parts, always, in_place"):
+    with pytest.raises(ValueError, match="auto, off, parts, all, always, in_place"):
         torch_lms.enable(device="cpu", slices="sometimes")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
 import torch
+from on_model import run_on_model
 from test_slices import ALL, DEVICES, MIB, bits, numbers, sliced
 from torch import Tensor
 from torch.nn import functional
 
 import torch_lms
-from torch_lms._library import library_path
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 aten = torch.ops.aten
@@ -260,59 +257,6 @@ def test_a_full_tier_below_is_still_an_error() -> None:
         assert torch.equal(d, b)
 
 
-COSTLESS = """
-import torch, torch_lms
-from torch.nn import functional
-
-def count():
-    stats = torch_lms.memory_stats("cuda")
-    assert stats["device.bytes.peak"] <= stats["limit"]
-    return stats["slices.in_place"]
-
-settings = {"device": "cuda", "limit": "200MiB", "host_limit": "1GiB", "plan": False,
-            "slices": "all"}
-with torch_lms.managed(**settings), torch.backends.cudnn.flags(enabled=False):
-    a, b = torch.empty(4096, 2048, device="cuda").relu_(), torch.empty(2048, 8192, device="cuda")
-    for number in range(3):
-        y = a @ b
-        assert torch.ops.lms.state(y) == "absent"
-        assert torch.ops.lms.state(a) == torch.ops.lms.state(b) == "resident"
-        assert count() == number + 1
-    del a, b, y
-    x = torch.empty(8, 16, 512, 512, device="cuda").requires_grad_()  # 128 MiB
-    norm = torch.nn.BatchNorm2d(16).cuda()
-    for _ in range(2):
-        before, retries = count(), torch_lms.memory_stats("cuda")["op_retries"]
-        y = norm(x)
-        assert torch.ops.lms.state(y) == "absent"
-        assert torch_lms.memory_stats("cuda")["op_retries"] == retries, "it cannot be run again"
-        assert count() == before + 1
-        y.sum().backward()
-        assert torch.ops.lms.state(x.grad) == "absent"
-        assert count() == before + 2
-        x.grad = None
-    del y
-    before = count()
-    y, mask = torch.native_dropout(x, 0.1, True)
-    assert torch.ops.lms.state(y) == torch.ops.lms.state(mask) == "absent"
-    assert count() == before + 1
-    del x, y, mask, norm
-    torch.cuda.synchronize()
-    assert torch_lms.memory_stats("cuda")["host.bytes.current"] == 0
-"""
-
-
 def test_on_cuda_as_far_as_the_host_sees() -> None:
     """Stock PyTorch for CUDA on a model of it in which kernels do nothing."""
-    if (torch.version.cuda or "").partition(".")[0] != "13":
-        pytest.skip(f"the model knows CUDA 13 alone; this PyTorch is for {torch.version.cuda}")
-    model = library_path().resolve().parent / "libmodel_cuda.so"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", COSTLESS],
-        env={**os.environ, "LD_PRELOAD": str(model), "MODEL_CUDA": "costless"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    run_on_model("in_place_on_model.py")
