@@ -18,9 +18,10 @@ import torch_lms
 
 KINDS = {"error": 1, "dead": 2, "full": 3, "tight": 4, "short": 5}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "lru": {},
-    "stress": {"stress": True},
+    "lru": {"slices": "off"},
+    "stress": {"stress": True, "slices": "off"},
     "drop": {"stress": "drop"},
+    "in place": {},
 }
 LASTING = ("dead", "full", "tight")
 SIZE = 96  # of a matrix: 36 KiB, more than one page of a transfer

@@ -32,7 +32,9 @@ def environment(library: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": str(library), "LMS_VERIFY": "0"}
 
 
-@pytest.mark.parametrize(("setting", "stride"), [("lru", 5), ("stress", 41), ("drop", 211)])
+@pytest.mark.parametrize(
+    ("setting", "stride"), [("lru", 5), ("stress", 41), ("drop", 211), ("in place", 13)]
+)
 def test_each_call_fails_once(preloaded: Path, tmp_path: Path, setting: str, stride: int) -> None:
     """Errors reach the program, which goes on; the bytes are those of a run without LMS."""
     done = subprocess.run(
@@ -47,8 +49,12 @@ def test_each_call_fails_once(preloaded: Path, tmp_path: Path, setting: str, str
     steps = json.loads(done.stdout)["steps"]
     assert steps["calls"] > 100
     for kind, errors in steps["errors"].items():
-        # A short transfer is no error.
-        assert errors == 0 if kind == "short" else errors > 0, (kind, steps)
+        if kind == "short":
+            assert errors == 0, (kind, steps)
+        elif (kind, setting) == ("full", "in place"):
+            pass  # operators read their operands in the file: no room is needed
+        else:
+            assert errors > 0, (kind, steps)
 
 
 def test_a_killed_trainer_resumes(preloaded: Path, tmp_path: Path) -> None:
