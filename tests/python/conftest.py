@@ -27,6 +27,7 @@ KEPT_VARIABLES = ("LMS_LIBRARY", "LMS_TORCH_DIR", "LMS_DIR")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.addinivalue_line("markers", "pinned: says nothing of a PyTorch, or of the pinned alone")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
     config.addinivalue_line("markers", "cpu_only: of a module for several devices, one for the CPU")
 
@@ -42,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays, and need not be looked through again: it would take a third of a
+    second each time that a test, or what it tests, collects garbage, and many do."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

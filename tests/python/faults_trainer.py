@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # each life would import it
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_lms

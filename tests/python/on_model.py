@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 import torch_lms
@@ -19,8 +19,9 @@ def run_on_model(program: str, *words: str) -> str:
     """What the program printed; skips the test where there is no model."""
     if not MODEL.exists() or b"model_cuda_count_allocations" not in MODEL.read_bytes():
         pytest.skip("the model knows CUDA 13 alone, and this PyTorch is built for another, or none")
+    start = forked.command(LD_PRELOAD=str(MODEL), MODEL_CUDA="costless")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(Path(__file__).with_name(program)), *words],
+        [*start, "-W", "ignore", str(Path(__file__).with_name(program)), *words],
         env={
             **os.environ,
             "LD_PRELOAD": str(MODEL),

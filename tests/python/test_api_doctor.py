@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 
@@ -16,10 +17,12 @@ from torch_lms import doctor
 PACKAGES = str(Path(__file__).resolve().parents[2] / "python")
 
 
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, start: list[str] | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": PACKAGES, **variables}
     return subprocess.run(
-        [sys.executable, "-m", "torch_lms", *arguments],
+        [*(start or forked.command()), "-m", "torch_lms", *arguments],
         env=environ,
         capture_output=True,
         text=True,
@@ -29,7 +32,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_text(tmp_path: Path) -> None:
-    done = run("--device", "cpu", "--directory", str(tmp_path))
+    done = run("--device", "cpu", "--directory", str(tmp_path), start=[sys.executable])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "self-test passed" in done.stdout
     assert torch.__version__ in done.stdout and str(tmp_path) in done.stdout

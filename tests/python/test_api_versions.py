@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 
@@ -102,7 +103,7 @@ def test_one_sees_the_message_and_not_the_loaders(tmp_path: Path) -> None:
     other = stand_in(tmp_path / "liblms_torch.so", "2.12.1", 13000)
     program = "import torch_lms; torch_lms.enable(device='cpu')"
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True,
+        [*forked.command(), "-c", program], capture_output=True, text=True,
         env={"LMS_LIBRARY": str(other), "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin"},
     )  # fmt: skip
     assert ran.returncode == 1

@@ -11,12 +11,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 from attack import execute, templates
 from attack.world import namespace
+
+pytestmark = pytest.mark.pinned
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = 200
@@ -25,7 +27,7 @@ PROGRAMS = 200
 def attack(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Runs the suite; failures are kept in ``folder``."""
     paths = os.pathsep.join([str(HERE), str(HERE.parents[1] / "python")])
-    command = [sys.executable, "-m", "attack", "--failures", str(folder), *options]
+    command = [*forked.command(), "-m", "attack", "--failures", str(folder), *options]
     return subprocess.run(
         command,
         env=os.environ | {"PYTHONPATH": paths},

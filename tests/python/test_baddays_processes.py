@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import forked
 import pytest
 import torch
 from stress import harness
@@ -64,7 +65,8 @@ def _script(device: str, body: str) -> str:
 def test_exit_with_blocks_out(device: str, ending: str) -> None:
     """Status 0 and not a word on standard error."""
     harness.lms()
-    done = run_script(_script(device, ENDINGS[ending]))
+    start = [sys.executable] if ending == "end of script" else None
+    done = run_script(_script(device, ENDINGS[ending]), start=start)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("ready")
     assert done.stderr == ""
@@ -95,7 +97,7 @@ def test_interrupt_and_termination(device: str) -> None:
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     for sent, expected in ((signal.SIGINT, (1, 130, -signal.SIGINT)), (signal.SIGTERM, (-15,))):
         child = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", heed + _script(device, body)],
+            [*forked.command(), "-W", "ignore", "-c", heed + _script(device, body)],
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -17,6 +17,8 @@ from bench_support import CPU, FACTS, GIB, request, setting  # noqa: E402
 from bench import ballast, planned, worker  # noqa: E402
 from bench.ballast import Ballast  # noqa: E402
 
+pytestmark = pytest.mark.pinned
+
 
 class FakeRuntime:
     def __init__(self, status: int = 0) -> None:

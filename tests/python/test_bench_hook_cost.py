@@ -14,6 +14,8 @@ sys.path.insert(0, str(ROOT / "lab"))
 
 from bench import hook_cost, records  # noqa: E402
 
+pytestmark = pytest.mark.pinned
+
 
 def program(tmp_path, body: str) -> str:
     """A program that has its arguments in `given` and does `body`."""

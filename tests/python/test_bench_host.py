@@ -16,7 +16,7 @@ from bench import host, host_profile, packages, report, run, steps, worker  # no
 from bench.methods import run as run_method  # noqa: E402
 from bench.suites import SUITES  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.pinned]
 
 
 def test_every_step_is_known():

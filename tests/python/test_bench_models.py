@@ -25,7 +25,7 @@ from bench.models.unet3d import UNet3d, dice_loss  # noqa: E402
 from bench.steps import STEPS, StepOptions, build  # noqa: E402
 from bench.timing import run_steps  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.pinned]
 
 TINY = StepOptions(tiny=True)
 

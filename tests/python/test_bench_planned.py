@@ -26,7 +26,7 @@ from bench import methods, planned, records, run, worker  # noqa: E402
 from bench.steps import StepOptions, build, takes_branch  # noqa: E402
 from bench.suites import DETERMINISTIC, SUITES, WANTED, Job, Run, Suite  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.pinned]
 
 
 def test_lms_swap_waits_for_the_plan_and_then_times(fake_lms, tmp_path):

@@ -6,10 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lab"))
 
 from bench import programs  # noqa: E402
+
+pytestmark = pytest.mark.pinned
 
 
 def test_a_program_at_the_drawn_and_at_the_smallest_limit(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from stress import harness
 
@@ -14,7 +15,16 @@ sys.path.insert(0, str(ROOT / "lab"))
 
 from bench import ranks  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.pinned]
+
+
+@pytest.fixture(autouse=True)
+def forked_ranks(tmp_path_factory, monkeypatch):
+    """Processes that have imported PyTorch already."""
+    path = tmp_path_factory.mktemp("forked") / "python"
+    monkeypatch.setattr(sys, "executable", forked.executable(path, OMP_NUM_THREADS="1"))
+
+
 _TINY = ["--device", "cpu", "--tiny", "--plan-seconds", "0.2"]
 
 

@@ -15,6 +15,8 @@ from bench_support import CPU, STEP, record, setting  # noqa: E402
 
 from bench import methods, recording, records, report, run  # noqa: E402
 
+pytestmark = pytest.mark.pinned
+
 
 def snapshot(shapes: int = 0, planned: int = 0, steps: int = 0, refined: int = 0, other: int = 0):
     return {

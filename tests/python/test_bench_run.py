@@ -21,7 +21,7 @@ from bench.steps import STEPS, StepOptions  # noqa: E402
 from bench.suites import SUITES, Run  # noqa: E402
 from bench.timing import step_count  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.pinned]
 
 SHORT = ["--tiny", "--device", "cpu", "--steps", "2", "--warmup", "2"]
 

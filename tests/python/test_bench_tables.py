@@ -6,12 +6,16 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lab"))
 
 from bench_support import GIB, STEP, record  # noqa: E402
 
 from bench import records, report  # noqa: E402
+
+pytestmark = pytest.mark.pinned
 
 
 def results_of_a_row() -> list[records.Record]:

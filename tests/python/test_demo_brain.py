@@ -22,6 +22,8 @@ from unet import UNet3d, parameter_count  # noqa: E402
 
 import report  # noqa: E402
 
+pytestmark = pytest.mark.pinned
+
 CODES = {"u1": 2, "i2": 4, "i4": 8, "f4": 16, "f8": 64}
 
 

@@ -11,6 +11,8 @@ import torch_lms
 from torch_lms._explain import Situation, explain
 from torch_lms._learnt import LearntStep
 
+pytestmark = pytest.mark.pinned
+
 GIB = 2**30
 STEP = LearntStep(
     operators=100, in_memory_ms=200.0, in_memory_peak=20 * GIB, least=3 * GIB,

@@ -11,7 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
+
+pytestmark = pytest.mark.pinned
 
 HERE = Path(__file__).parent
 
@@ -33,12 +36,13 @@ def environment(library: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("setting", "stride"), [("lru", 5), ("stress", 41), ("drop", 211), ("in place", 13)]
+    ("setting", "stride"), [("lru", 11), ("stress", 97), ("drop", 499), ("in place", 29)]
 )
 def test_each_call_fails_once(preloaded: Path, tmp_path: Path, setting: str, stride: int) -> None:
     """Errors reach the program, which goes on; the bytes are those of a run without LMS."""
+    program = [*forked.command(LD_PRELOAD=str(preloaded)), str(HERE / "faults_program.py")]
     done = subprocess.run(
-        [sys.executable, str(HERE / "faults_program.py"), str(preloaded), setting, str(stride)],
+        [*program, str(preloaded), setting, str(stride)],
         env={**environment(preloaded), "LMS_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -61,8 +65,9 @@ def test_a_killed_trainer_resumes(preloaded: Path, tmp_path: Path) -> None:
     """Killed before operators, and before system calls of evictions: the bits are the same."""
     files = tmp_path / "files"
     files.mkdir()
+    program = [*forked.command(LD_PRELOAD=str(preloaded)), str(HERE / "faults_trainer.py")]
     done = subprocess.run(
-        [sys.executable, str(HERE / "faults_trainer.py"), str(preloaded), str(tmp_path), "1"],
+        [*program, str(preloaded), str(tmp_path), "1"],
         env={**environment(preloaded), "LMS_DIR": str(files)},
         capture_output=True,
         text=True,

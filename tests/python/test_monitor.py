@@ -18,6 +18,8 @@ from stress.children import environment, in_child
 import torch_lms
 from torch_lms import _monitor
 
+pytestmark = pytest.mark.pinned
+
 PROGRAM = Path(__file__).resolve().parents[2] / "build" / "tools" / "lms" / "lms"
 
 

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
+
+pytestmark = pytest.mark.pinned
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
 ROOT = FOLDER.parents[1]
@@ -75,7 +77,7 @@ def test_runs_and_says_the_truth(name: str, device: str) -> None:
     if device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
     ran = subprocess.run(
-        [sys.executable, "-c", RUNNER, name], capture_output=True, text=True, env=variables,
+        [*forked.command(), "-c", RUNNER, name], capture_output=True, text=True, env=variables,
         cwd=FOLDER, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
+
+pytestmark = pytest.mark.pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -91,13 +94,14 @@ def surroundings(tmp_path: Path) -> dict[str, str]:
     """Variables under which `lms` and `python` are this tree's, on the CPU."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    lms = programs / "lms"
+    lms = tmp_path / "lms.py"
     lms.write_text(
-        f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\n"
+        "import sys\nfrom pathlib import Path\n"
         "from torch_lms_tool import main\n"
         f"main.PROGRAM = Path({str(PROGRAM)!r})\nsys.exit(main.main())\n"
     )
-    lms.chmod(0o755)
+    forked.executable(programs / "lms", str(lms))
+    forked.executable(programs / "python")
     variables = {name: value for name, value in os.environ.items() if name != "LMS_VERIFY"}
     variables["PYTHONPATH"] = str(ROOT / "python")
     variables["PATH"] = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -115,7 +119,7 @@ def test_python_of_the_page_runs(page: str, surroundings, tmp_path: Path) -> Non
     for at, block in enumerate(python_of(page)):
         text += BETWEEN.get((page, at), "") + block + "\n"
     ran = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, env=surroundings,
+        [*forked.command(), "-c", text], capture_output=True, text=True, env=surroundings,
         cwd=tmp_path, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
+
+pytestmark = pytest.mark.pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +41,7 @@ def train(folder: str, batch: int = 256) -> list[str]:
     """Planned, kept, divergences, and the losses."""
     script = TRAINING.format(package=str(ROOT / "python"))
     done = subprocess.run(
-        [sys.executable, "-c", script, folder, str(batch)],
+        [*forked.command(), "-c", script, folder, str(batch)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

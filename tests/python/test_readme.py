@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
+
+pytestmark = pytest.mark.pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -30,11 +33,9 @@ def commands() -> list[str]:
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
     """Variables under which `lms` and `python` are this tree's, on the CPU."""
-    lms = tmp_path / "lms"
-    lms.write_text(
-        f"#!{sys.executable}\nimport sys\nfrom torch_lms_tool.main import main\nsys.exit(main())\n"
-    )
-    lms.chmod(0o755)
+    code = "import sys\nfrom torch_lms_tool.main import main\nsys.exit(main())"
+    forked.executable(tmp_path / "lms", "-c", code)
+    forked.executable(tmp_path / "python")
     variables = {name: value for name, value in os.environ.items() if name != "LMS_VERIFY"}
     variables["PYTHONPATH"] = str(ROOT / "python")
     variables["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -50,7 +51,7 @@ def run(command: list[str] | str, variables: dict[str, str]) -> subprocess.Compl
 
 @pytest.mark.parametrize("text", [text for kind, text in BLOCKS if kind == "python"])
 def test_python_blocks_run(text: str, surroundings: dict[str, str]) -> None:
-    ran = run([sys.executable, "-c", text], surroundings)
+    ran = run([*forked.command(), "-c", text], surroundings)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from recompute_support import N, counts, numbers
@@ -139,7 +139,7 @@ def test_what_is_too_small_to_be_normal_is_as_it_was_first(when: str) -> None:
     """In a process of its own: whoever has once helped while it was flushed may do so for good."""
     package = Path(torch_lms.__file__).resolve().parents[1]
     run = subprocess.run(
-        [sys.executable, "-c", FLUSHING, when],
+        [*forked.command(), "-c", FLUSHING, when],
         env=os.environ | {"PYTHONPATH": str(package)},
         capture_output=True,
         text=True,

@@ -25,6 +25,7 @@ def reference():
     return module
 
 
+@pytest.mark.pinned  # it lists its operators
 def test_the_page_is_what_the_code_says():
     script = reference()
     assert script.page() == script.PATH.read_text(), "make reference writes it anew"

@@ -14,6 +14,8 @@ import browser
 import pytest
 import report_records
 
+pytestmark = pytest.mark.pinned
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")]
 WIDTHS = [360, 640, 820, 1280]  # one for each way that charts are shown

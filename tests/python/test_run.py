@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 
@@ -25,7 +26,7 @@ def run(
     variables = {name: value for name, value in os.environ.items() if name != "LMS_VERIFY"}
     variables["PYTHONPATH"] = str(ROOT / "python")
     variables.update(LMS_DEVICE="cpu", **environ)
-    command = [sys.executable, *how, *words]
+    command = [*forked.command(), *how, *words]
     return subprocess.run(
         command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=300
     )

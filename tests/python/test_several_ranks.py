@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from ranks_program import COUNTS, PLANNED, PROGRAMS
 from stress import harness
@@ -20,11 +21,12 @@ pytestmark = pytest.mark.slow
 def _torchrun(ranks: int, folder: Path, what: str, seconds: float) -> tuple[int, str]:
     """Exit status and output of the program on so many ranks."""
     harness.lms()
+    rank = forked.executable(folder / "python", OMP_NUM_THREADS="1")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
+        [*forked.command(), "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
          f"--nproc-per-node={ranks}", str(HERE / "ranks_program.py"), str(folder), what],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-             "OMP_NUM_THREADS": "1"},
+             "OMP_NUM_THREADS": "1", "PYTHON_EXEC": rank},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -11,6 +11,8 @@ import pytest
 
 import torch_lms
 
+pytestmark = pytest.mark.pinned
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -12,6 +12,8 @@ import torch
 
 from torch_lms._library import library_path
 
+pytestmark = pytest.mark.pinned
+
 LIBRARY = library_path().resolve().parent / "libmodel_cuda.so"
 
 

@@ -10,6 +10,8 @@ from stress import harness
 from stress.compare import bits_of, differences
 from stress.programs import PROGRAMS
 
+pytestmark = pytest.mark.pinned
+
 
 def _differ(a: object, b: object) -> bool:
     return bool(differences(bits_of(a), bits_of(b)))

@@ -15,6 +15,8 @@ from test_plan_loops import LIMIT, _model, _step
 
 import torch_lms
 
+pytestmark = pytest.mark.pinned
+
 
 @pytest.fixture
 def managed() -> Iterator[None]:

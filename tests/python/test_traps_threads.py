@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import forked
 import pytest
 import torch
 from stress import harness
@@ -178,9 +179,9 @@ def test_hook_that_evicts(device: str) -> None:
 
 
 def _outcome(program: str, *arguments: str) -> str:
-    """What a program prints, in a process of its own, whose interpreter may hang."""
+    """What a program prints, in a process of its own, which may hang."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, *arguments],
+        [*forked.command(), "-W", "ignore", "-c", program, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,

@@ -28,12 +28,9 @@ if [ "$FAILED" -eq 0 ]; then
     ctest --test-dir build-newest -LE gpu --no-tests=error --output-on-failure -j "$(jobs)"
   LMS_LIBRARY=$(installed_library)
   export LMS_LIBRARY
-  # Those of the folder lab/bench/ (all but lms bench's), of reports, of pages and their commands, and of the
-  # system's failures say nothing of a PyTorch. Random programs have been sorted out for the pinned one: another
-  # leaks by itself, or leaves to chance, other things. The page of reference lists the pinned one's operators.
-  step "Python tests" python_tests python --ignore-glob='*/test_bench_[!u]*.py' --ignore-glob='*/test_report_*.py' \
-    --ignore-glob='*/test_attack.py' --ignore-glob='*/test_streams_model.py' --ignore-glob='*/test_pages.py' \
-    --ignore-glob='*/test_readme.py' --ignore-glob='*/test_faults_*.py' --ignore-glob='*/test_plan_cache.py' \
-    --deselect tests/python/test_reference.py::test_the_page_is_what_the_code_says
+  # Some are marked `pinned`: those of the folder lab/bench/ (all but lms bench's), of reports, pages, their commands and
+  # notebooks, of what LMS says and draws, and of the system's failures say nothing of a PyTorch. Random programs have
+  # been sorted out for the pinned one: another leaks by itself, or leaves to chance, other things.
+  step "Python tests" python_tests python -m "not gpu and not pinned"
 fi
 finish "make test-newest"

@@ -1,4 +1,4 @@
-"""Processes that tests start: forked children, and scripts in interpreters of their own."""
+"""Processes that tests start: forked children, and scripts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import forked
 import torch
 
 
@@ -38,10 +39,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def run_script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in an interpreter of its own, which says nothing of warnings."""
+def run_script(
+    code: str, *arguments: str, start: list[str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process of its own, which says nothing of warnings; ``start``: by this
+    interpreter, and not a forked one."""
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        [*(start or forked.command()), "-W", "ignore", "-c", code, *arguments],
         env=environment(),
         capture_output=True,
         text=True,
