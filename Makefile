@@ -1,6 +1,6 @@
 # LMS: `make demo` and `make test` do all of their own set-up. See CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations test-sanitizers test-gpu test-newest wheels test-wheels attack bench build vendor site reference format check-format tidy clean
+.PHONY: help demo test test-integrations test-bounds test-sanitizers test-gpu test-newest wheels test-wheels attack bench build vendor site reference format check-format tidy clean
 
 ARGS ?=
 FILES ?=
@@ -16,6 +16,9 @@ test:  ## all tests that need no GPU
 
 test-integrations:  ## torch_lms in trainers of others (transformers, lightning, ...), on the CPU
 	@tools/scripts/test_integrations.sh $(ARGS)
+
+test-bounds:  ## the bounds of real steps (ARGS=--if-new: unless they have passed)
+	@tools/scripts/test_bounds.sh $(ARGS)
 
 test-sanitizers:  ## the C++ tests of the core under sanitizers (ARGS=--if-new: unless they have passed)
 	@tools/scripts/test_sanitizers.sh $(ARGS)

@@ -64,12 +64,12 @@ PROGRAM = {
         ("bits", "t2[7] += float(len(torch.ops.lms.devices()))"),
         ("raises", "t2[5000 * len(torch.ops.lms.devices())] = 1"),
         ("crash", "len(torch.ops.lms.devices()) and os.abort()"),
-        ("hang", "while torch.ops.lms.devices(): pass"),
+        ("hang", "while torch.ops.lms.devices(): time.sleep(0.01)"),
     ],
 )
 def test_failures_are_found_and_shrunk(tmp_path: Path, kind: str, line: str) -> None:
     """A line that behaves in another way under LMS is found, and hardly anything else is left."""
-    lines = ["import os", *PROGRAM["prelude"], line, "t3 = t2 * 2"]
+    lines = ["import os, time", *PROGRAM["prelude"], line, "t3 = t2 * 2"]
     path = tmp_path / "program.json"
     path.write_text(json.dumps({"program": PROGRAM | {"prelude": lines}}))
     done = attack(

@@ -243,15 +243,16 @@ RANKS = """
 @pytest.mark.parametrize("how", [AS_MODULE, AS_SCRIPT])
 def test_a_process_for_each_rank(script, tmp_path: Path, how) -> None:
     path = script(RANKS)
-    ran = run("--limit", "64MiB", "--nproc-per-node", "2", path, "--limit", "-x", how=how)
+    ranks = {"PYTHON_EXEC": forked.executable(tmp_path / "python", OMP_NUM_THREADS="1"), "how": how}
+    ran = run("--limit", "64MiB", "--nproc-per-node", "2", path, "--limit", "-x", **ranks)
     assert ran.returncode == 0, ran.stderr
     assert sorted(ran.stdout.splitlines()) == [
         f"{rank} of 2: 3.0 ['cpu'] 64 ['--limit', '-x']" for rank in range(2)
     ]
-    ran = run("--nproc-per-node=2", "-m", "train", "x", how=how, cwd=tmp_path, LMS_LIMIT="48MiB")
+    ran = run("--nproc-per-node=2", "-m", "train", "x", cwd=tmp_path, LMS_LIMIT="48MiB", **ranks)
     assert ran.returncode == 0, ran.stderr
     assert len([line for line in ran.stdout.splitlines() if line.endswith("48 ['x']")]) == 2
-    ran = run("--limit", "64MiB", "--nproc-per-node", "2", "--", path, "fails", how=how)
+    ran = run("--limit", "64MiB", "--nproc-per-node", "2", "--", path, "fails", **ranks)
     assert ran.returncode == 1
     assert "exitcode  : 3" in ran.stderr
 

@@ -37,6 +37,24 @@ build() {
 # whole_build FOLDER: the option, or nothing
 whole_build() { [ -f "$1/CMakeCache.txt" ] || echo -DLMS_UNITY=ON; }
 
+# Tests of their own target, test_bounds.sh: they take as long as a fifth of all C++ tests.
+# shellcheck disable=SC2034 # of the scripts that source this
+BOUNDS='^(Steps/BoundTable\.|DeferredUpdates\.BoundOfALanguageModel|Limits\.(APlanForTheSmallest|NoLargerLimit))'
+
+# .ci/NAME says for which committed contents of some folders and files a target has passed.
+_committed() { git rev-parse "${@/#/HEAD:}" 2>/dev/null | sha256sum | cut -c1-40; }
+# noted NAME FOLDER...: whether it is those that are there. note: now it has passed for those.
+noted() {
+  local name=$1
+  shift
+  [ "$(_committed "$@")" = "$(cat ".ci/$name" 2>/dev/null)" ]
+}
+note() {
+  local name=$1
+  shift
+  if git diff --quiet HEAD -- "$@" 2>/dev/null; then _committed "$@" >".ci/$name"; fi
+}
+
 # python_tests PYTHON [options of pytest]: those that need no GPU, as many processes as there are cores,
 # four at most.
 python_tests() {

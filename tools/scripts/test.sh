@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All tests that need no GPU, but those under sanitizers (test_sanitizers.sh); sets up and builds first.
+# All tests that need no GPU, but those under sanitizers (test_sanitizers.sh) and the bounds of real steps
+# (test_bounds.sh); sets up and builds first.
 source "$(dirname "$0")/common.sh"
 # shellcheck disable=SC2046 # nothing is no option
 tools/scripts/build.sh $(whole_build build)
@@ -15,7 +16,7 @@ consumer() {
 }
 
 step "C++ tests: core and adapter" \
-  ctest --test-dir build -LE gpu --no-tests=error --output-on-failure -j "$(jobs)"
+  ctest --test-dir build -LE gpu -E "$BOUNDS" --no-tests=error --output-on-failure -j "$(jobs)"
 step "C++ program built against the installed package" consumer
 step "Python tests" python_tests .venv/bin/python
 finish "make test"

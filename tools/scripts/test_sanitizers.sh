@@ -8,10 +8,9 @@ source "$(dirname "$0")/common.sh"
 # What decides how they end.
 FOLDERS=(CMakeLists.txt cmake src lab/report tests/core tests/sim tests/report tests/CMakeLists.txt)
 # Bounds are computed by one thread, and mostly by HiGHS, which is compiled without sanitizers.
-LEFT_OUT='^Steps/BoundTable'
+LEFT_OUT=$BOUNDS
 
-sources() { git rev-parse "${FOLDERS[@]/#/HEAD:}" 2>/dev/null | sha256sum | cut -c1-40; }
-if [ "${1:-}" = --if-new ] && [ "$(sources)" = "$(cat .ci/sanitized 2>/dev/null)" ]; then
+if [ "${1:-}" = --if-new ] && noted sanitized "${FOLDERS[@]}"; then
   say "sanitizers: these sources have passed before"
   exit 0
 fi
@@ -38,5 +37,5 @@ core_with_tsan() {
 
 step "C++ core under address and undefined-behaviour sanitizer" core_with build-asan address,undefined 'core report'
 step "C++ core under thread sanitizer" core_with_tsan
-if [ "$FAILED" -eq 0 ] && git diff --quiet HEAD -- "${FOLDERS[@]}" 2>/dev/null; then sources >.ci/sanitized; fi
+if [ "$FAILED" -eq 0 ]; then note sanitized "${FOLDERS[@]}"; fi
 finish "make test-sanitizers"
