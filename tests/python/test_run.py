@@ -197,7 +197,7 @@ LOADS = """
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
         # A worker that imports PyTorch takes longer than all steps.
         data = DataLoader(Squares(), batch_size=4, num_workers=2 if context == "fork" else 1,
-                          multiprocessing_context=context)
+                          multiprocessing_context=context, persistent_workers=context != "fork")
         for _ in range(2):
             for batch in data:
                 optimizer.zero_grad()
