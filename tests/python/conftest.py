@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # one machine would not suit the next.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
+import forked
 import torch
 
 import torch_lms
@@ -59,6 +60,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def forked_python(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is started by ``sys.executable`` is forked, and has imported PyTorch already."""
+    path = tmp_path_factory.mktemp("forked") / "python"
+    monkeypatch.setattr(sys, "executable", forked.executable(path))
 
 
 @pytest.fixture(autouse=True)

@@ -238,6 +238,11 @@ def _run(words: list[str]) -> None:
     sys.orig_argv = [sys.executable, *words]
     if words[0] == "-u":
         words = words[1:]
+    if words[:2] == ["-X", "faulthandler"]:
+        import faulthandler
+
+        faulthandler.enable()
+        words = words[2:]
     if words[:2] == ["-W", "ignore"]:
         import warnings
 

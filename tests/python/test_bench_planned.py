@@ -414,6 +414,7 @@ def test_command_line_of_suites_and_steps():
 
 
 @pytest.mark.parametrize(("suite", "method"), [("planned", "lms-swap"), ("recompute", "lms")])
+@pytest.mark.usefixtures("forked_python")
 def test_the_real_engine_plans_a_tiny_step_and_keeps_the_bits(tmp_path, suite, method):
     ratio = "1.25" if method == "lms-swap" else "1.5"
     out, traces = tmp_path / "out", tmp_path / "traces"

@@ -16,6 +16,7 @@ from bench import programs  # noqa: E402
 pytestmark = pytest.mark.pinned
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_program_at_the_drawn_and_at_the_smallest_limit(tmp_path: Path) -> None:
     out = tmp_path / "programs.json"
     words = ["--tiny", "--device", "cpu", "--only", "lstm", "--steps", "2", "--plan-seconds", "0.1"]

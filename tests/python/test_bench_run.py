@@ -81,6 +81,7 @@ def test_names_of_steps_and_methods_agree_with_the_command_line():
     assert set(run.METHOD_NAMES) == set(METHODS)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_single_run_writes_the_plain_run_and_the_method(tmp_path):
     arguments = ["--step", STEP, "--method", "checkpoint", *SHORT, "--out", str(tmp_path)]
     assert run.main(arguments) == 0
@@ -105,6 +106,7 @@ def test_single_run_writes_the_plain_run_and_the_method(tmp_path):
     assert other["overhead"] == pytest.approx(other["step_ms"] / plain["step_ms"] - 1)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_reference_replaces_the_plain_run_and_a_file_is_taken_as_named(tmp_path):
     given = record("plain", in_memory_ms=5.0, losses=["0x1p0"] * 4, plain_deterministic=True)
     records.write(given | {"allocated_peak": 1000}, tmp_path / "given.json")
@@ -364,6 +366,7 @@ def test_tables(tmp_path):
     assert "lms-reactive" in report.terminal(results)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_real_engine_under_a_limit_keeps_the_bits(tmp_path):
     arguments = ["--step", STEP, "--method", "lms-reactive", "--ratio", "1.5", *SHORT]
     assert run.main([*arguments, "--out", str(tmp_path)]) == 0
