@@ -209,6 +209,7 @@ DeviceManager::~DeviceManager() = default;
 
 Pilot::Options DeviceManager::pilot_options(const Options& settings, Bytes limit) {
   return {.enabled = settings.plan && !settings.stress,
+          .min_block = settings.min_block,
           .limit = limit,
           .in_foreground = settings.plan_at_once,
           .defer_updates = Deferred::mode_of(settings.deferred_updates) == Deferred::Mode::kChosen,

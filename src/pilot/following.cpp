@@ -39,7 +39,9 @@ void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
         if (uid == 0) break;
         if (!drops) walk_->set_home(directive.block, kNoAddress);
         orders.push_back({drops ? Task::kDrop : Task::kRemake, block, uid});
-        if (!drops && !script_->placement.remakes.empty()) {
+        // What is larger than planned would not fit there.
+        const bool fits = walk_->sizes() != Walk::Sizes::kAny;
+        if (!drops && fits && !script_->placement.remakes.empty()) {
           orders.back().addresses = &script_->placement.remakes[i];
         }
         break;

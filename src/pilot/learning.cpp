@@ -14,22 +14,6 @@ constexpr std::size_t kTellTale = 12;
 constexpr int kSettled = 3;
 /// Operators after which a loop that is no step is looked at again.
 constexpr std::uint64_t kPause = 64;
-/// Loops of more shapes than this stay reactive in those that came last.
-constexpr std::size_t kMostScripts = 32;
-
-/// Most bytes that are alive at once in a step, without what it never uses.
-Bytes bytes_needed(const StepShape& shape) {
-  std::vector<bool> used(shape.trace.blocks.size());
-  for (const auto& op : shape.operators) {
-    for (const auto& touch : op.touches) used[static_cast<std::size_t>(touch.block)] = true;
-  }
-  Bytes idle = 0;
-  for (std::size_t id = 0; id < used.size(); ++id) {
-    const TraceBlock& block = shape.trace.blocks[id];
-    if (!block.born_in_step && !used[id]) idle += block.bytes;
-  }
-  return std::ranges::max(shape.trace.live_bytes()) - idle;
-}
 
 /// True if `whole` is `part`, and then at least the beginning of `part` again.
 bool repeats(const StepShape& whole, const StepShape& part) {
@@ -64,7 +48,6 @@ void Pilot::shun_if_part() {
 }
 
 void Pilot::differs() {
-  ++stats_.divergences;
   difference_ = walk_->why();
   for (const auto& other : scripts_) {
     if (other == script_) continue;
@@ -72,9 +55,12 @@ void Pilot::differs() {
     if (!changed) continue;
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
     // What has been timed so far is the same in both.
+    if (other->form != script_->form) ++stats_.divergences;
     walk_along(other, std::move(*changed), /*goes_on_timing=*/true);
     return;
   }
+  if (walk_->differs_in_size()) return change_size();
+  ++stats_.divergences;
   shun_if_part();
   if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + walk_->why() +
@@ -146,7 +132,8 @@ bool Pilot::own_timing_due() const {
 
 std::shared_ptr<Pilot::Job> Pilot::step_started() {
   show_step(false);
-  if (timing_ && !own_timing_due()) stop_timing();  // it was not one of the others after all
+  if (timing_ && sized_ == nullptr && !own_timing_due())
+    stop_timing();  // it was not one of the others after all
   if (mode_ == Mode::kFollowing) {
     ++stats_.steps;
     ++followed_;
@@ -154,17 +141,21 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
     end_due_ = true;
     ghosts_due_ = true;
   }
-  if (timing_) {
-    timing_ = false;
+  const auto sized = std::ranges::find(scripts_, std::exchange(sized_, nullptr),
+                                       [](const auto& script) { return script.get(); });
+  if (timing_ || sized != scripts_.end()) {
     job_ = std::make_shared<Job>();
-    job_->original = script_;
+    job_->original = sized != scripts_.end() ? *sized : script_;
     // A refined plan stays: it is only to be seen what became of it.
-    if (!script_->refined) job_->made = std::make_shared<Script>(*script_);
+    if (!job_->original->refined) job_->made = std::make_shared<Script>(*job_->original);
+    job_->timed = std::exchange(timing_, false);
     job_->names = walk_->take_names();
+    job_->longer = std::exchange(longer_, {});
     job_->host = host_.take();
     job_->options = options_;
     return job_;
   }
+  longer_.clear();
   if (job_ && job_->done) take_over();
   timing_ = timing_due();
   if (timing_) host_.start();
@@ -184,8 +175,9 @@ bool Pilot::tell_again(const Walk& walk) {
   return walk.inside();
 }
 
-bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from) {
+bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes) {
   Walk walk(*script);
+  walk.allow(sizes);
   Bytes ignored = kNoAddress;
   const auto allocs = [&](const LoggedOperator& op, bool inside) {
     return std::ranges::all_of(op.changes, [&](const auto& change) {
@@ -218,6 +210,7 @@ bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from) {
 
 void Pilot::look_for_known() {
   std::optional<std::uint64_t> begins;
+  std::vector<std::shared_ptr<Script>> alike;
   // By index and by value: a step that begins may add one.
   for (std::size_t known = 0; known < scripts_.size(); ++known) {
     const std::shared_ptr<Script> script = scripts_[known];
@@ -225,13 +218,22 @@ void Pilot::look_for_known() {
     const std::size_t tell = std::min(kTellTale, script->size());
     if (log_.end() - log_.first() < tell) continue;
     const std::uint64_t from = log_.end() - tell;
-    bool alike = true;
-    for (std::size_t i = tell; alike && i-- > 0;) {
-      alike = log_.at(from + i).key == script->shape.operators[i].key;
+    bool same = true;
+    for (std::size_t i = tell; same && i-- > 0;) {
+      same = log_.at(from + i).key == script->shape.operators[i].key;
     }
-    if (!alike) continue;
+    if (!same) continue;
     if (!begins) step_begins(*(begins = from));
     if (rejoin(script, from)) return;
+    alike.push_back(script);
+  }
+  // Those of other sizes: the smallest that this one is within.
+  std::ranges::sort(alike, {}, [](const auto& script) { return script->needed; });
+  for (const Walk::Sizes sizes : {Walk::Sizes::kWithin, Walk::Sizes::kAny}) {
+    for (const auto& script : alike) {
+      const std::uint64_t from = log_.end() - std::min(kTellTale, script->size());
+      if (rejoin(script, from, sizes)) return;
+    }
   }
 }
 
@@ -249,29 +251,45 @@ void Pilot::step_begins(std::uint64_t at) {
   }
   auto script = std::make_shared<Script>();
   script->shape = std::move(*shape);
-  script->turns = std::make_shared<Turns>(script->shape);
+  get_to_know(*script);
   scripts_.push_back(std::move(script));
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
   ++stats_.apart;
 }
 
+/// What belongs to the step, and not to a plan of it.
+void Pilot::get_to_know(Script& script) {
+  script.needed = bytes_needed(script.shape);
+  script.marginal = kMarginal * options_.min_block;
+  script.turns = std::make_shared<Turns>(script.shape);
+  const auto sibling = std::ranges::find_if(
+      scripts_, [&](const auto& known) { return same_form(known->shape, script.shape); });
+  script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
+}
+
 void Pilot::look_for_new() {
-  if (operators_ < look_again_ || scripts_.size() >= kMostScripts) return;
-  const auto span = log_.repeated_step();
+  if (scripts_.size() >= kMostScripts) return;
+  auto span = operators_ < look_again_ ? std::nullopt : log_.repeated_step();
+  const Walk::Sizes sizes = span ? Walk::Sizes::kEqual : Walk::Sizes::kAny;
+  if (!span && operators_ >= look_again_for_form_) span = log_.repeated_form();
   if (!span) return;
   auto script = std::make_shared<Script>();
   script->shape = make_shape(log_, *span);
   if (bytes_needed(script->shape) < options_.limit / 4 * 3) {
     // A loop inside the step: alone it would fit, and nothing would have to move.
-    look_again_ = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
+    std::uint64_t& again = sizes == Walk::Sizes::kEqual ? look_again_ : look_again_for_form_;
+    again = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
     return;
   }
   auto replaced = scripts_.end();
   for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
-    if (!same_step((*known)->shape, script->shape)) continue;
-    if (operators_ < (*known)->shunned_until || rejoin(*known, span->end)) return;
+    const bool same = sizes == Walk::Sizes::kEqual ? same_step((*known)->shape, script->shape)
+                                                   : same_form((*known)->shape, script->shape);
+    if (!same) continue;
+    if (operators_ < (*known)->shunned_until || rejoin(*known, span->end, sizes)) return;
     // The same on other blocks: of another model, perhaps after the first.
-    if ((*known)->planned && same_blocks((*known)->shape, script->shape)) {
+    if (sizes == Walk::Sizes::kEqual && (*known)->planned &&
+        same_blocks((*known)->shape, script->shape)) {
       auto planned = std::make_shared<Script>(**known);
       planned->shape.uids = script->shape.uids;
       planned->shape.turning = script->shape.turning;
@@ -280,8 +298,8 @@ void Pilot::look_for_new() {
     }
     if (outlived(**known)) replaced = known;
   }
-  script->turns = std::make_shared<Turns>(script->shape);
-  if (!rejoin(script, span->end)) return;
+  get_to_know(*script);
+  if (!rejoin(script, span->end, sizes)) return;
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
   } else {

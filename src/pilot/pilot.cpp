@@ -27,6 +27,7 @@ void Pilot::start(const Options& options) {
   options_ = options;
   mode_ = Mode::kLearning;
   log_.clear();
+  log_.set_marginal(kMarginal * options.min_block);
   outlook_.clear();
   scripts_.clear();
   script_.reset();
@@ -37,7 +38,7 @@ void Pilot::start(const Options& options) {
   remaking_.clear();
   end_due_ = false;
   followed_ = 0;
-  look_again_ = operators_ = joined_ = diverged_ = planned_at_ = 0;
+  look_again_ = look_again_for_form_ = operators_ = joined_ = diverged_ = planned_at_ = 0;
   segment_.reset();
   occurrences_.clear();
   difference_.clear();
@@ -173,6 +174,20 @@ void Pilot::begin_locked() {
   if (walking() && !walk_->inside()) (void)walk_->begin(now_.key);
 }
 
+/// `go`: the walk takes note of something, or returns false: it differs there.
+template <typename Go>
+void Pilot::go_along(Go go) {
+  if (!walking() || go()) return;
+  differs();
+  // A script that the walk has changed to may expect something else as well.
+  if (!walking() || go()) return;
+  if (walk_->differs_in_size()) {
+    change_size();
+    if (go()) return;
+  }
+  learn_now();
+}
+
 void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
   if (!awake()) return;
   const Guard guard(mutex_);
@@ -208,11 +223,7 @@ void Pilot::touch_locked(const Use& use) {
   known = &block;
   // As allocators round it: the same block may be heard of by its allocation, or by its use.
   const Bytes bytes = round_up(block.size, kRounding);
-  if (walking() && !walk_->touch(block.uid, bytes, use.writes, &block)) {
-    differs();
-    // A script that the walk has changed to may expect something else as well.
-    if (walking() && !walk_->touch(block.uid, bytes, use.writes, &block)) learn_now();
-  }
+  go_along([&] { return walk_->touch(block.uid, bytes, use.writes, &block); });
   if (!walking()) {
     log_.touch(block.uid, bytes, use.writes);
     if (block.kept) log_.keep(block.uid);
@@ -241,6 +252,8 @@ void Pilot::end_operator() {
     now_.running = false;
     if (walking()) {
       if (timing_) host_.lap([this] { device_.lap(); });
+      const bool last = walk_->position() + 1 == script_->size();
+      if (last && walk_->sizes() != Walk::Sizes::kEqual) learn_size();
       if (walk_->end()) job = step_started();
     } else {
       log_.end_operator();
@@ -268,10 +281,7 @@ Bytes Pilot::allocating(BlockUid uid, Bytes bytes) {
   if (!awake()) return kNoAddress;
   Bytes address = kNoAddress;
   bytes = round_up(bytes, kRounding);
-  if (walking() && !walk_->alloc(uid, bytes, &address)) {
-    differs();
-    if (walking() && !walk_->alloc(uid, bytes, &address)) learn_now();
-  }
+  go_along([&] { return walk_->alloc(uid, bytes, &address); });
   if (!walking()) log_.alloc(uid, bytes);
   return mode_ == Mode::kFollowing ? address : kNoAddress;
 }

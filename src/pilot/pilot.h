@@ -126,6 +126,7 @@ class Pilot {
  public:
   struct Options {
     bool enabled = true;
+    Bytes min_block = 0;         ///< smaller ones nobody tells of
     Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
     bool in_foreground = false;  ///< plan while the step waits (tests)
     bool defer_updates = false;  ///< the device can
@@ -260,6 +261,8 @@ class Pilot {
     std::shared_ptr<Script> original;  ///< what was timed
     std::shared_ptr<Script> made;      ///< a copy, to be planned; null: it is only to be looked at
     Walk::Names names;                 ///< of the step that was timed
+    std::vector<double> longer;        ///< likewise: how much longer they take with its sizes
+    bool timed = true;                 ///< false: the times are in the shape
     HostTimes host;                    ///< likewise
     Options options;
     std::string failure;
@@ -270,6 +273,10 @@ class Pilot {
   using Lock = std::unique_lock<std::mutex>;
   /// More words about the same thing would only annoy.
   static constexpr int kMostLines = 3;
+  /// Blocks of less than so many of the smallest: see Script::marginal.
+  static constexpr Bytes kMarginal = 8;
+  /// Loops of more shapes than this stay reactive in those that came last.
+  static constexpr std::size_t kMostScripts = 32;
 
   [[nodiscard]] static bool idle(const std::shared_ptr<Job>& job) { return !job || job->done; }
   void stop_locked(Lock& lock);
@@ -291,10 +298,20 @@ class Pilot {
   void note_failure(const std::exception& error);
   bool walking() const { return mode_ != Mode::kLearning; }
   /// The stream is not what walk_ expected: another script that fits, or learning anew.
+  template <typename Go>
+  void go_along(Go go);
   void differs();
   void shun_if_part();
   void learn_now();
-  bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from);
+  bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from,
+              Walk::Sizes sizes = Walk::Sizes::kEqual);
+  void get_to_know(Script& script);
+  void change_size();
+  void learn_size();
+  void take_times(Script& sized, const StepSizes& seen);
+  static void scale_times(Script& sized, const Script& planned);
+  void stays_as_it_is(Script& small, const Script& planned);
+  void forget_smaller(const Script& planned);
   bool tell_again(const Walk& walk);
   void step_begins(std::uint64_t at);
   [[nodiscard]] std::string why_locked() const;
@@ -333,6 +350,7 @@ class Pilot {
   StepLog log_;
   Outlook outlook_;
   std::vector<std::shared_ptr<Script>> scripts_;
+  std::uint64_t forms_ = 0;         ///< the last Script::form
   std::shared_ptr<Script> script_;  ///< walk_ walks along it
   std::optional<Walk> walk_;
   std::optional<std::uint64_t> segment_;  ///< where in the log a step begins, perhaps
@@ -340,16 +358,19 @@ class Pilot {
   std::string difference_;        ///< of the last step from the one that was expected
   std::uint64_t planned_at_ = 0;  ///< operators_ at the end of the last planned step
   bool complained_ = false;
-  std::uint64_t look_again_ = 0;  ///< operators_ from which a new step may be looked for
-  std::uint64_t operators_ = 0;   ///< all ever seen
-  std::uint64_t joined_ = 0;      ///< at which of them walk_ began
-  std::uint64_t diverged_ = 0;    ///< at which of them a walk last ended
-  bool timing_ = false;           ///< the device counts laps
-  HostClock host_;                ///< watches the host meanwhile
-  bool shown_ = false;            ///< the device has been told that a step runs under a plan
-  int followed_ = 0;              ///< steps in a row under the plan of script_
-  std::int64_t misplaced_ = 0;    ///< what the device has said of them, when strays were last due
-  int settle_after_ = 0;          ///< steps for which strays are left alone
+  std::uint64_t look_again_ = 0;           ///< operators_ from which a new step may be looked for
+  std::uint64_t look_again_for_form_ = 0;  ///< likewise, one of several sizes
+  std::uint64_t operators_ = 0;            ///< all ever seen
+  std::vector<double> longer_;             ///< Job::longer of the step that ends
+  const Script* sized_ = nullptr;  ///< of scripts_, to be planned with the times of that step
+  std::uint64_t joined_ = 0;       ///< at which of them walk_ began
+  std::uint64_t diverged_ = 0;     ///< at which of them a walk last ended
+  bool timing_ = false;            ///< the device counts laps
+  HostClock host_;                 ///< watches the host meanwhile
+  bool shown_ = false;             ///< the device has been told that a step runs under a plan
+  int followed_ = 0;               ///< steps in a row under the plan of script_
+  std::int64_t misplaced_ = 0;     ///< what the device has said of them, when strays were last due
+  int settle_after_ = 0;           ///< steps for which strays are left alone
   bool end_due_ = false;  ///< the step has ended; the plan's last directives are still to do
   struct {
     OperatorKey key = 0;

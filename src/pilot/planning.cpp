@@ -62,7 +62,7 @@ void Pilot::find_room(Job& job) {
 void Pilot::plan(Job& job) {
   const ShownStage shown(device_, PilotDevice::Stage::kPlanning);
   try {
-    const PilotDevice::Laps laps = device_.finish_laps();
+    const PilotDevice::Laps laps = job.timed ? device_.finish_laps() : PilotDevice::Laps{};
     if (!job.failure.empty()) return;
     keep_measured(job, laps);
     if (job.made) make_plan_of(*job.made, job, laps);
@@ -97,7 +97,8 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
   Trace& trace = script.shape.trace;
   for (std::size_t i = 0; i < trace.operators.size() && i < laps.operators.size(); ++i) {
     TraceOperator& op = trace.operators[i];
-    const double ms = laps.operators[i].end_ms - laps.operators[i].begin_ms;
+    double ms = laps.operators[i].end_ms - laps.operators[i].begin_ms;
+    if (i < job.longer.size()) ms *= job.longer[i];
     // Copies beside an operator slow it, which plans reckon by themselves: the least that has been
     // seen is nearest to what it takes alone.
     op.ms = script.refined ? std::min(op.ms, ms) : ms;
@@ -226,6 +227,7 @@ void Pilot::take_over() {
   stats_.planned_peak = made->predicted.peak;
   stats_.placed = made->placement.bytes;
   stats_.lower_bound = made->placement.lower_bound;
+  if (!original->planned) forget_smaller(*made);
   if (script_ != original) return;
   auto walk = walk_->change_to(*made);
   walk_along(made, walk ? std::move(*walk) : Walk(*made));

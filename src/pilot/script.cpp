@@ -111,18 +111,9 @@ bool same_step(const StepShape& a, const StepShape& b) {
 bool same_blocks(const StepShape& a, const StepShape& b) {
   const auto alike = [](const TraceBlock& x, const TraceBlock& y) {
     // A plan counts nothing for what cannot move.
-    return (x.bytes == y.bytes || !x.movable) && x.born_in_step == y.born_in_step &&
-           x.movable == y.movable && x.carried_from == y.carried_from;
+    return (x.bytes == y.bytes || !x.movable) && x.movable == y.movable;
   };
-  if (a.operators.size() != b.operators.size()) return false;
-  if (!std::ranges::equal(a.trace.blocks, b.trace.blocks, alike)) return false;
-  for (std::size_t i = 0; i < a.operators.size(); ++i) {
-    const auto who = &LoggedOperator::Touch::block;
-    if (!std::ranges::equal(a.operators[i].touches, b.operators[i].touches, {}, who, who))
-      return false;
-    if (a.trace.operators[i].frees != b.trace.operators[i].frees) return false;
-  }
-  return true;
+  return same_form(a, b) && std::ranges::equal(a.trace.blocks, b.trace.blocks, alike);
 }
 
 Walk::Walk(const Script& script) : script_(&script) {
@@ -141,8 +132,9 @@ Walk::Walk(const Script& script) : script_(&script) {
 }
 
 void Walk::start_step() {
-  position_ = touches_ = allocations_ = 0;
+  position_ = touches_ = allocations_ = allocated_ = 0;
   inside_ = false;
+  allow(Sizes::kEqual);
   ++step_;
   served_.clear();
   ghosts_.clear();
@@ -240,6 +232,7 @@ bool Walk::differs(std::string why) {
 
 bool Walk::begin(OperatorKey key) {
   const auto& op = script_->shape.operators[position_];
+  wrong_size_.reset();
   if (op.key != key) return differs("is another one");
   touches_ = 0;
   // What the plan has before the operator, the operator must not wait for within.
@@ -249,36 +242,53 @@ bool Walk::begin(OperatorKey key) {
 
 bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
   if (!inside_) return true;  // an access from outside
+  wrong_size_.reset();
   const auto& op = script_->shape.operators[position_];
   // What an operator makes for itself alone is no block of the trace.
   if (std::ranges::find(temporaries_, uid) != temporaries_.end()) return true;
-  if (touches_ >= op.touches.size()) return differs("uses more tensors");
-  const auto& expected = op.touches[touches_];
+  const std::size_t now = touch_of(uid, bytes, writes);
+  if (now == kNowhere) return true;
+  if (now >= op.touches.size()) return differs("uses more tensors");
+  const auto& expected = op.touches[now];
   const auto id = static_cast<TraceBlockId>(expected.block);
   const TraceBlock& known = script_->shape.trace.blocks[id];
   // What stays is left out of the room, and of the trace: whoever it is, it has its size.
   const bool stays = !known.movable && !known.born_in_step && known.carried_from == kNoBlock;
-  if (known.bytes != bytes && !stays) return differs("has a tensor of another size");
   if (expected.writes != writes) return differs("writes another tensor");
+  if ((seen_ ? seen_->blocks[id] : known.bytes) != bytes && !stays &&
+      !(is_elastic(id) && may_have(bytes, known.bytes, /*allocated=*/false, now))) {
+    return differs("has a tensor of another size");
+  }
   if (bound_[id].uid != uid && !serve(id, uid, block)) return differs("uses another tensor");
   bound_[id].block = block;
+  if (!stays) see(id, bytes);
   meet(id);
-  ++touches_;
+  touches_ = now + 1;
   return true;
 }
 
 bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
+  wrong_size_.reset();
   const auto& op = script_->shape.operators[position_];
-  if (allocations_ >= op.allocations.size()) return differs("takes more memory");
-  const auto& expected = op.allocations[allocations_];
-  if (expected.bytes != bytes) return differs("takes memory of another size");
   *address = kNoAddress;
-  if (!script_->placement.allocations.empty()) {
-    *address = script_->placement.allocations[position_][allocations_];
+  const std::size_t now = allocation_of(bytes);
+  if (now == kNowhere) {
+    temporaries_.push_back(uid);
+    return true;
+  }
+  if (now >= op.allocations.size()) return differs("takes more memory");
+  const auto& expected = op.allocations[now];
+  if (expected.bytes != bytes && !may_have(bytes, expected.bytes, /*allocated=*/true, now)) {
+    return differs("takes memory of another size");
+  }
+  if (seen_) seen_->allocations[allocated_ + now] = bytes;
+  if (!script_->placement.allocations.empty() && bytes <= expected.bytes) {
+    *address = script_->placement.allocations[position_][now];
   }
   if (expected.block != kNoBlock) {
     const auto id = static_cast<TraceBlockId>(expected.block);
     bind(id, uid, nullptr);
+    see(id, bytes);
     // Two that take turns: the old one is still at one of two places.
     const auto& turns = script_->placement.taking_turns;
     const auto partner = std::ranges::find_if(turns, [&](TraceBlockId old) {
@@ -293,7 +303,7 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
   } else {
     temporaries_.push_back(uid);
   }
-  ++allocations_;
+  allocations_ = now + 1;
   return true;
 }
 
@@ -317,6 +327,7 @@ bool Walk::end() {
   inside_ = false;
   temporaries_.clear();
   touches_ = allocations_ = 0;
+  allocated_ += script_->shape.operators[position_].allocations.size();
   if (++position_ < script_->size()) return false;
   // Only a step that was this one to its end tells who serves.
   for (const auto& [id, uid] : served_) script_->turns->serves(id, uid);
@@ -326,14 +337,16 @@ bool Walk::end() {
 
 Bytes Walk::home(BlockUid uid) const {
   const auto found = ids_.find(uid);
-  return found == ids_.end() ? kNoAddress : home_[found->second];
+  return found == ids_.end() || !fits(found->second) ? kNoAddress : home_[found->second];
 }
 
 std::optional<Walk> Walk::change_to(const Script& other) const {
   if (&other == script_ || other.size() <= position_ || position_ >= script_->size()) {
     return std::nullopt;
   }
-  if (!same_beginning(script_->shape, other.shape, position_)) return std::nullopt;
+  if (sizes_ != Sizes::kEqual || !same_beginning(script_->shape, other.shape, position_)) {
+    return std::nullopt;
+  }
   if (!same_start_of_operator(script_->shape, other.shape, position_, touches_, allocations_)) {
     return std::nullopt;
   }
@@ -366,6 +379,9 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   walk.temporaries_ = temporaries_;
   walk.touches_ = touches_;
   walk.allocations_ = allocations_;
+  for (std::size_t i = 0; i < position_; ++i) {
+    walk.allocated_ += other.shape.operators[i].allocations.size();
+  }
   walk.inside_ = inside_;
   return walk;
 }

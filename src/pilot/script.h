@@ -15,12 +15,20 @@
 #include "plan/timing/link.h"
 #include "plan/timing/timing.h"
 #include "steps/step_log.h"
+#include "steps/step_sizes.h"
 
 namespace lms {
 
 /// A step that is known, and, once it has been planned, what to do in it. Immutable while followed.
 struct Script {
   StepShape shape;
+  /// Scripts of the same form have the same number here: they are one step in several sizes, see
+  /// same_form().
+  std::uint64_t form = 0;
+  Bytes needed = 0;  ///< bytes_needed(), when it was learnt
+  /// Blocks smaller than this may be there in one size of the step and, too small to be managed,
+  /// not in another.
+  Bytes marginal = 0;
   bool planned = false;
   Plan plan;
   Placement placement;
@@ -76,6 +84,13 @@ bool same_blocks(const StepShape& a, const StepShape& b);
 /// changed nothing; `why()` then has it in words. Not thread-safe.
 class Walk {
  public:
+  /// Which sizes what is made in the step may have, and what takes turns; weights have theirs.
+  enum class Sizes : std::uint8_t {
+    kEqual,   ///< those of the script
+    kWithin,  ///< no larger, but for a trifle altogether: what is planned has room for it
+    kAny,
+  };
+
   explicit Walk(const Script& script);
 
   [[nodiscard]] const Script& script() const { return *script_; }
@@ -86,13 +101,26 @@ class Walk {
 
   bool begin(OperatorKey key);
   bool touch(BlockUid uid, Bytes bytes, bool writes, void* block);
-  /// Where the plan wants this allocation, or kNoAddress.
+  /// Where the plan wants this allocation, or kNoAddress: what is larger than planned does not fit.
   bool alloc(BlockUid uid, Bytes bytes, Bytes* address);
   void release(BlockUid uid);
   /// What the operator has done so far was in vain: it begins anew.
   void restart();
   /// The operator has ended. True if it was the last: the walk is at the step's start again.
   bool end();
+
+  [[nodiscard]] Sizes sizes() const { return sizes_; }
+  /// Until the step ends.
+  void allow(Sizes sizes);
+  /// True if the last difference was one of size alone.
+  [[nodiscard]] bool differs_in_size() const { return wrong_size_.has_value(); }
+  /// True if all sizes of this step so far, and the one that was the last difference, are within
+  /// those of the script.
+  [[nodiscard]] bool within() const;
+  /// The sizes of this step so far, of what is still to come those of the script. Not with kEqual.
+  [[nodiscard]] const StepSizes& seen() const { return *seen_; }
+  /// The walk of a script of the same form at the same place.
+  [[nodiscard]] Walk in_size_of(const Script& other) const;
 
   struct Bound {
     BlockUid uid = 0;       ///< 0: not met yet, or gone
@@ -131,6 +159,17 @@ class Walk {
   void bind(TraceBlockId id, BlockUid uid, void* block);
   void unbind(TraceBlockId id);
   bool serve(TraceBlockId id, BlockUid uid, void* block);
+  /// Its size may be another one each time.
+  [[nodiscard]] bool is_elastic(TraceBlockId id) const;
+  [[nodiscard]] bool is_marginal(Bytes bytes) const {
+    return sizes_ != Sizes::kEqual && bytes < script_->marginal;
+  }
+  [[nodiscard]] std::size_t touch_of(BlockUid uid, Bytes bytes, bool writes) const;
+  [[nodiscard]] std::size_t allocation_of(Bytes bytes) const;
+  /// `index`: of the operator's allocations, or of its uses.
+  bool may_have(Bytes bytes, Bytes expected, bool allocated, std::size_t index);
+  void see(TraceBlockId id, Bytes bytes);
+  [[nodiscard]] bool fits(TraceBlockId id) const;
   [[nodiscard]] bool met(TraceBlockId id) const { return met_[id] == step_; }
   void meet(TraceBlockId id);
   bool differs(std::string why);
@@ -148,7 +187,18 @@ class Walk {
   std::size_t position_ = 0;
   std::size_t touches_ = 0;      ///< of the operator at position_
   std::size_t allocations_ = 0;  ///< likewise
+  std::size_t allocated_ = 0;    ///< of all operators before
   bool inside_ = false;
+  Sizes sizes_ = Sizes::kEqual;
+  std::optional<StepSizes> seen_;  ///< unless sizes are equal
+  Bytes excess_ = 0;               ///< of what is larger than in the script
+  static constexpr std::size_t kNowhere = SIZE_MAX;
+  struct WrongSize {
+    Bytes bytes;
+    bool allocated;  ///< else used
+    std::size_t index;
+  };
+  std::optional<WrongSize> wrong_size_;  ///< the last difference
   std::string why_;
 };
 

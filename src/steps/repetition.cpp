@@ -1,6 +1,7 @@
 #include "steps/repetition.h"
 
 #include <algorithm>
+#include <ranges>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -9,6 +10,8 @@ namespace {
 
 /// A step may leave this part of what it takes in between.
 constexpr Bytes kTrifle = 64;
+/// Where sizes differ, what is carried over the step's end is larger or smaller, too.
+constexpr Bytes kTrifleOfSizes = 8;
 
 Bytes live_before(const StepLog& log, std::uint64_t number) {
   return log.at(number - 1).live_after;
@@ -34,11 +37,11 @@ Bytes growth_of(const StepLog& log, std::uint64_t begin, std::uint64_t end) {
 
 /// True if the operators from `a` on, `lag` of them in a circle that begins at `start`, come before
 /// those from `b` on in an order that does not depend on where the circle begins.
-bool comes_before(const StepLog& log, std::uint64_t start, std::uint64_t lag, std::uint64_t a,
-                  std::uint64_t b) {
+bool comes_before(const StepLog& log, Repetition::Alike alike, std::uint64_t start,
+                  std::uint64_t lag, std::uint64_t a, std::uint64_t b) {
   for (std::uint64_t i = 0; i < lag; ++i) {
-    const std::uint64_t left = log.at(start + (a - start + i) % lag).signature;
-    const std::uint64_t right = log.at(start + (b - start + i) % lag).signature;
+    const std::uint64_t left = log.at(start + (a - start + i) % lag).*alike;
+    const std::uint64_t right = log.at(start + (b - start + i) % lag).*alike;
     if (left != right) return left < right;
   }
   return false;
@@ -60,7 +63,7 @@ void Repetition::restart(std::uint64_t next) {
 }
 
 Repetition::Verdict Repetition::follow(const StepLog& log) {
-  const bool alike = log.at(next_).signature == log.at(next_ - lag_).signature;
+  const bool alike = log.at(next_).*alike_ == log.at(next_ - lag_).*alike_;
   if (alike && same_blocks(log)) {
     ++next_;
     return Verdict::kSame;
@@ -75,33 +78,43 @@ bool Repetition::same_blocks(const StepLog& log) {
   const KnownBlocks& blocks = log.blocks();
   const LoggedOperator& before = log.at(next_ - lag_);
   const LoggedOperator& now = log.at(next_);
-  const auto same = [&](const auto& one, const auto& other) {
-    return correspond(blocks[one.slot], blocks[other.slot]);
-  };
-  if (!std::ranges::equal(before.touches, now.touches, same)) return false;
-  // Releases. Of the allocations, some belong to the next operator, and who is born corresponds.
-  const auto skip_allocations = [](const auto& changes, std::size_t at) {
-    while (at < changes.size() && changes[at].alloc) ++at;
+  const auto skip = [&](const auto& list, std::size_t at, auto passed) {
+    while (at < list.size() &&
+           (passed(list[at]) || (by_form() && blocks[list[at].slot].marginal))) {
+      ++at;
+    }
     return at;
   };
-  std::size_t i = 0;
-  std::size_t k = 0;
-  while (true) {
-    i = skip_allocations(before.changes, i);
-    k = skip_allocations(now.changes, k);
-    if (i == before.changes.size() || k == now.changes.size()) break;
-    const std::uint32_t earlier = before.changes[i++].slot;
-    const std::uint32_t later = now.changes[k++].slot;
-    if (!correspond(blocks[earlier], blocks[later])) return false;
-    // Of what was there before, some other dies each time only where it comes each time from
-    // outside, so that nobody has told of its allocation.
-    if (earlier != later && blocks[earlier].birth < first_run() &&
-        blocks[later].birth < first_run() &&
-        blocks[later].heard != blocks[earlier].heard + static_cast<std::int64_t>(lag_)) {
-      return false;
+  // Both lists side by side, as far as they count; false if `visit` is, or one ends before the
+  // other.
+  const auto all = [&](const auto& earlier, const auto& later, auto passed, auto visit) {
+    std::size_t i = 0;
+    std::size_t k = 0;
+    while (true) {
+      i = skip(earlier, i, passed);
+      k = skip(later, k, passed);
+      if (i == earlier.size() || k == later.size()) break;
+      if (!visit(earlier[i++].slot, later[k++].slot)) return false;
     }
-  }
-  return i == before.changes.size() && k == now.changes.size();
+    return i == earlier.size() && k == later.size();
+  };
+  const auto same = [&](std::uint32_t one, std::uint32_t other) {
+    return correspond(blocks[one], blocks[other]);
+  };
+  if (!all(
+          before.touches, now.touches, [](const auto&) { return false; }, same))
+    return false;
+  // Releases. Of the allocations, some belong to the next operator, and who is born corresponds.
+  const auto is_allocation = [](const auto& change) { return change.alloc; };
+  return all(
+      before.changes, now.changes, is_allocation, [&](std::uint32_t earlier, std::uint32_t later) {
+        if (!same(earlier, later)) return false;
+        // Of what was there before, some other dies each time only where it comes each time
+        // from outside, so that nobody has told of its allocation.
+        return earlier == later || blocks[earlier].birth >= first_run() ||
+               blocks[later].birth >= first_run() ||
+               blocks[later].heard == blocks[earlier].heard + static_cast<std::int64_t>(lag_);
+      });
 }
 
 bool Repetition::correspond(const KnownBlock& earlier, const KnownBlock& later) {
@@ -112,7 +125,8 @@ bool Repetition::correspond(const KnownBlock& earlier, const KnownBlock& later) 
     return true;
   }
   if (earlier.birth == KnownBlock::kBefore) return false;
-  return later.birth == earlier.birth + lag && later.place == earlier.place &&
+  const auto place = by_form() ? &KnownBlock::form_place : &KnownBlock::place;
+  return later.birth == earlier.birth + lag && later.*place == earlier.*place &&
          later.birth >= first_run();
 }
 
@@ -145,10 +159,14 @@ bool Repetition::one_to_one(const StepLog& log, std::uint64_t end) const {
   for (std::uint64_t i = end - lag_; i < end; ++i) {
     most = std::max(most, live_before(log, i));
     least = std::min(least, live_before(log, i));
-    const auto& before = log.at(i - lag_).touches;
-    const auto& now = log.at(i).touches;
-    for (std::size_t k = 0; k < now.size(); ++k) {
-      if (!pair(before[k].slot, now[k].slot, now[k].writes)) return false;
+    const auto counts = [&](const auto& touch) {
+      return !by_form() || !blocks[touch.slot].marginal;
+    };
+    auto before = log.at(i - lag_).touches | std::views::filter(counts);
+    auto at = before.begin();
+    for (const auto& now : log.at(i).touches | std::views::filter(counts)) {
+      if (at == before.end() || !pair((*at).slot, now.slot, now.writes)) return false;
+      ++at;
     }
   }
   Bytes taken = most - least;
@@ -179,7 +197,8 @@ std::optional<std::uint64_t> Repetition::boundary(const StepLog& log) {
     least = std::min(least, live_before(log, i));
   }
   const Bytes growth = growth_of(log, begin, end);
-  if (std::max(growth, -growth) * kTrifle > most - least) return boundary_;
+  const Bytes trifle = by_form() ? kTrifleOfSizes : kTrifle;
+  if (std::max(growth, -growth) * trifle > most - least) return boundary_;
 
   std::vector<std::uint64_t> points;
   const std::vector<bool> possible = possible_boundaries(log, begin);
@@ -194,7 +213,7 @@ std::optional<std::uint64_t> Repetition::boundary(const StepLog& log) {
   for (std::size_t k = 0; k < points.size(); ++k) {
     const std::uint64_t way = k > 0 ? points[k] - points[k - 1] : points[0] + lag_ - points.back();
     if (way < longest) continue;
-    if (way == longest && !comes_before(log, begin, lag_, points[k], *boundary_)) continue;
+    if (way == longest && !comes_before(log, alike_, begin, lag_, points[k], *boundary_)) continue;
     longest = way;
     boundary_ = points[k];
   }

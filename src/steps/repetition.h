@@ -22,6 +22,11 @@ inline constexpr Bytes kTurningWritten = 8;
 /// the same place `lag` later. Constant cost per use.
 class Repetition {
  public:
+  /// What must be equal of two operators: LoggedOperator::signature, or its form.
+  using Alike = std::uint64_t LoggedOperator::*;
+
+  explicit Repetition(Alike alike = &LoggedOperator::signature) : alike_(alike) {}
+
   enum class Verdict : std::uint8_t {
     kSame,         ///< the stretch has grown by one
     kOtherBlocks,  ///< looks the same, but works on others: the stretch is empty, and begins anew
@@ -62,11 +67,13 @@ class Repetition {
   /// Where the run before the stretch begins.
   [[nodiscard]] std::int64_t first_run() const { return static_cast<std::int64_t>(start_ - lag_); }
   [[nodiscard]] bool same_blocks(const StepLog& log);
+  [[nodiscard]] bool by_form() const { return alike_ == &LoggedOperator::form; }
   [[nodiscard]] bool correspond(const KnownBlock& earlier, const KnownBlock& later);
   [[nodiscard]] bool one_to_one(const StepLog& log, std::uint64_t end) const;
   [[nodiscard]] std::vector<bool> possible_boundaries(const StepLog& log,
                                                       std::uint64_t begin) const;
 
+  Alike alike_;
   std::uint64_t lag_ = 0;
   std::uint64_t start_ = 0;
   std::uint64_t next_ = 0;

@@ -19,9 +19,13 @@ constexpr std::uint64_t power(std::uint64_t base, std::size_t exponent) {
 
 }  // namespace
 
-StepFinder::StepFinder(std::size_t most_operators)
-    : most_seen_(std::bit_ceil(std::max<std::size_t>(most_operators, 2))),
-      shift_(64U - static_cast<unsigned>(std::countr_zero(most_seen_))) {}
+StepFinder::StepFinder(std::size_t most_operators, Repetition::Alike alike)
+    : alike_(alike),
+      most_seen_(std::bit_ceil(std::max<std::size_t>(most_operators, 2))),
+      shift_(64U - static_cast<unsigned>(std::countr_zero(most_seen_))),
+      marked_(alike) {
+  candidates_.fill(Repetition(alike));
+}
 
 void StepFinder::clear() {
   restart(next_);
@@ -65,7 +69,7 @@ void StepFinder::read(const StepLog& log) {
   read_mark(log);
   follow(log, marked_);
   for (Repetition& candidate : candidates_) follow(log, candidate);
-  const Seen seen = slide(log.at(next_).signature);
+  const Seen seen = slide(log.at(next_).*alike_);
   if (seen.last != kNowhere && !last_mark_ && !consider(log, next_ - seen.last) &&
       seen.before != kNowhere) {
     // The same was there, but worked on other blocks: two buffers that serve in turn, perhaps.
@@ -112,7 +116,7 @@ bool StepFinder::consider(const StepLog& log, std::uint64_t lag) {
   }
   std::uint64_t start = next_ + 1;
   for (; credit_ > 0 && start > earliest; --start, --credit_) {
-    if (log.at(start - 1).signature != log.at(start - 1 - lag).signature) break;
+    if (log.at(start - 1).*alike_ != log.at(start - 1 - lag).*alike_) break;
   }
   // Only the shortest stretch may have to make room, and only for one that may be longer.
   Repetition& candidate = *std::ranges::max_element(candidates_, {}, [](const Repetition& one) {

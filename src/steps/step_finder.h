@@ -17,7 +17,8 @@ namespace lms {
 /// as the signatures agree. See StepLog::repeated_step().
 class StepFinder {
  public:
-  explicit StepFinder(std::size_t most_operators);
+  /// `alike`: what must be equal in both runs.
+  StepFinder(std::size_t most_operators, Repetition::Alike alike);
 
   void clear();
   /// The user's step ends before operator `next`; the log's first is `first`.
@@ -44,6 +45,7 @@ class StepFinder {
   bool consider(const StepLog& log, std::uint64_t lag);
   [[nodiscard]] std::optional<StepLog::Span> best(const StepLog& log);
 
+  Repetition::Alike alike_;
   std::uint64_t next_ = 0;  ///< the next operator to read
   std::array<std::uint64_t, kWindow> window_{};
   std::size_t in_window_ = 0;

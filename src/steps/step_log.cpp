@@ -24,7 +24,8 @@ constexpr std::size_t kFirstRing = 1024;
 StepLog::StepLog(std::size_t most_operators)
     : most_(std::max<std::size_t>(most_operators, 2)),
       ring_(std::min(kFirstRing, std::bit_ceil(most_))),
-      finder_(std::make_unique<StepFinder>(most_)) {}
+      finder_(std::make_unique<StepFinder>(most_, &LoggedOperator::signature)),
+      forms_(std::make_unique<StepFinder>(most_, &LoggedOperator::form)) {}
 
 StepLog::~StepLog() = default;
 StepLog::StepLog(StepLog&&) noexcept = default;
@@ -69,6 +70,7 @@ void StepLog::begin_operator(OperatorKey key, std::string_view name, bool repeat
   changes_.begin(number);
   at(number) = {.key = key,
                 .signature = mixed(between_, key),
+                .form = mixed(form_between_, key),
                 .repeatable = repeatable,
                 .replay_cost = replay_cost,
                 .name = number_of(name),
@@ -82,13 +84,16 @@ void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
   LoggedOperator& op = last();
   KnownBlock& record = blocks_[slot];
   if (!known) {
+    record.marginal = bytes < marginal_;
     op.live_after = live_ += bytes;
     record.heard = static_cast<std::int64_t>(end_ - 1);
   }
   if (record.death != KnownBlock::kNever) return;
   record.touched = true;
   op.touches = touches_.push({block, writes, slot});
-  op.signature = mixed_in(op.signature, writes ? Event::kWrite : Event::kRead, record.bytes);
+  const Event event = writes ? Event::kWrite : Event::kRead;
+  op.signature = mixed_in(op.signature, event, record.bytes);
+  if (!record.marginal) op.form = mixed_in(op.form, event, 0);
 }
 
 void StepLog::may_move(BlockUid block) {
@@ -106,11 +111,14 @@ void StepLog::restart_operator() {
   op.touches = {};
   op.changes = {};
   op.signature = mixed(between_, op.key);
+  op.form = mixed(form_between_, op.key);
   touches_.restart();
   changes_.restart();
   const auto number = static_cast<std::int64_t>(end_ - 1);
   for (const auto& change : changes) {
-    if (change.alloc) --allocations_;
+    if (!change.alloc) continue;
+    --allocations_;
+    if (!blocks_[change.slot].marginal) --form_allocations_;
   }
   for (const auto& change : changes) {
     KnownBlock& record = blocks_[change.slot];
@@ -119,7 +127,7 @@ void StepLog::restart_operator() {
       if (!change.alloc) blocks_.erase(change.slot);
       continue;
     }
-    if (change.alloc) record.place = allocations_++;
+    if (change.alloc) take_place(record);
     log_change(change.slot, change.alloc);
   }
 }
@@ -127,8 +135,14 @@ void StepLog::restart_operator() {
 void StepLog::end_operator() {
   if (!running_) return;
   running_ = false;
-  allocations_ = 0;
-  between_ = 0;
+  allocations_ = form_allocations_ = 0;
+  between_ = form_between_ = 0;
+}
+
+void StepLog::take_place(KnownBlock& block) {
+  block.place = allocations_++;
+  block.form_place = form_allocations_;
+  if (!block.marginal) ++form_allocations_;
 }
 
 void StepLog::log_change(std::uint32_t slot, bool alloc) {
@@ -136,8 +150,12 @@ void StepLog::log_change(std::uint32_t slot, bool alloc) {
   const KnownBlock& record = blocks_[slot];
   op.changes = changes_.push({record.uid, alloc, running_, slot});
   op.live_after = live_;
-  std::uint64_t& signature = alloc && !running_ ? between_ : op.signature;
-  signature = mixed_in(signature, alloc ? Event::kAlloc : Event::kRelease, record.bytes);
+  const bool between = alloc && !running_;
+  std::uint64_t& signature = between ? between_ : op.signature;
+  std::uint64_t& form = between ? form_between_ : op.form;
+  const Event event = alloc ? Event::kAlloc : Event::kRelease;
+  signature = mixed_in(signature, event, record.bytes);
+  if (!record.marginal) form = mixed_in(form, event, 0);
 }
 
 void StepLog::alloc(BlockUid block, Bytes bytes) {
@@ -145,7 +163,8 @@ void StepLog::alloc(BlockUid block, Bytes bytes) {
   const bool first = end_ == origin_;
   const auto birth = static_cast<std::int64_t>(running_ ? end_ - 1 : end_);
   const std::uint32_t slot = blocks_.insert(block, bytes, first ? KnownBlock::kBefore : birth);
-  blocks_[slot].place = allocations_++;
+  blocks_[slot].marginal = bytes < marginal_;
+  take_place(blocks_[slot]);
   live_ += bytes;
   if (!first) log_change(slot, true);
 }
@@ -164,7 +183,10 @@ void StepLog::release(BlockUid block) {
   log_change(*slot, false);
 }
 
-void StepLog::mark_step() { finder_->mark(end_, first_); }
+void StepLog::mark_step() {
+  finder_->mark(end_, first_);
+  forms_->mark(end_, first_);
+}
 
 void StepLog::clear() {
   touches_.clear();
@@ -173,9 +195,10 @@ void StepLog::clear() {
   origin_ = first_ = end_;
   running_ = false;
   live_ = 0;
-  allocations_ = 0;
-  between_ = 0;
+  allocations_ = form_allocations_ = 0;
+  between_ = form_between_ = 0;
   finder_->clear();
+  forms_->clear();
 }
 
 void StepLog::set_ms(std::uint64_t number, double ms) {
@@ -188,5 +211,7 @@ Bytes StepLog::bytes_of(BlockUid block) const {
 }
 
 std::optional<StepLog::Span> StepLog::repeated_step() { return finder_->find(*this); }
+
+std::optional<StepLog::Span> StepLog::repeated_form() { return forms_->find(*this); }
 
 }  // namespace lms

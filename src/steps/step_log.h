@@ -59,6 +59,7 @@ struct LoggedOperator {
   /// Of the key, and of the sizes and the order of uses, allocations and releases since the
   /// operator before ended. Equal if all these are.
   std::uint64_t signature = 0;
+  std::uint64_t form = 0;  ///< the signature without sizes, and without marginal blocks
   bool repeatable = false;
   ReplayCost replay_cost;
   std::uint32_t name = 0;     ///< StepLog::name_of
@@ -75,6 +76,8 @@ struct LoggedOperator {
 class StepLog {
  public:
   explicit StepLog(std::size_t most_operators = 1U << 17U);
+  /// From now on smaller blocks belong to no form: see repeated_form().
+  void set_marginal(Bytes marginal) { marginal_ = marginal; }
   ~StepLog();
   StepLog(StepLog&&) noexcept;
   StepLog& operator=(StepLog&&) noexcept;
@@ -156,6 +159,9 @@ class StepLog {
     std::uint64_t end;
   };
   [[nodiscard]] std::optional<Span> repeated_step();
+  /// Likewise, but the sizes of what is made in a step, and of what is another block each time, may
+  /// differ, and what is marginal may be missing.
+  [[nodiscard]] std::optional<Span> repeated_form();
 
  private:
   struct NameHash {
@@ -168,6 +174,7 @@ class StepLog {
   std::uint32_t number_of(std::string_view name);
   void make_place();
   void forget_first();
+  void take_place(KnownBlock& block);
   void log_change(std::uint32_t slot, bool alloc);
 
   std::size_t most_;
@@ -176,8 +183,11 @@ class StepLog {
   std::uint64_t end_ = 0;
   bool running_ = false;
   Bytes live_ = 0;
-  std::uint32_t allocations_ = 0;  ///< that belong to the running or the next operator
-  std::uint64_t between_ = 0;      ///< signature of the allocations since the last operator ended
+  Bytes marginal_ = 0;
+  std::uint32_t form_allocations_ = 0;  ///< of allocations_, those that are not marginal
+  std::uint32_t allocations_ = 0;       ///< that belong to the running or the next operator
+  std::uint64_t between_ = 0;       ///< signature of the allocations since the last operator ended
+  std::uint64_t form_between_ = 0;  ///< its form
   std::vector<LoggedOperator> ring_;  ///< size: a power of two
   RunPool<LoggedOperator::Touch> touches_;
   RunPool<LoggedOperator::Change> changes_;
@@ -185,6 +195,7 @@ class StepLog {
   std::deque<std::string> names_;
   std::unordered_map<std::string, std::uint32_t, NameHash, std::equal_to<>> name_numbers_;
   std::unique_ptr<StepFinder> finder_;
+  std::unique_ptr<StepFinder> forms_;
 };
 
 /// A recorded step in the form in which it can be met again.
@@ -221,7 +232,8 @@ struct StepShape {
 /// blocks that take turns, the step has the one that it uses; what is as large as one of them and
 /// not used is left out, since it may be the next. What an operator writes it reads as well, since
 /// nothing is known of how much of it it overwrites. Blocks that no operator has ever touched, and
-/// those that are kept, are not movable.
+/// those that are kept, are not movable. Where sizes differ from the step before, each is the
+/// larger of both.
 StepShape make_shape(StepLog& log, StepLog::Span span);
 
 /// Likewise of a step that came after another one. `before`: whom an earlier run of it has used of

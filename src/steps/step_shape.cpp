@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "steps/repetition.h"
 #include "steps/step_log.h"
+#include "steps/step_sizes.h"
 
 namespace lms {
 namespace {
@@ -30,6 +31,7 @@ class ShapeMaker {
     number_unused();
     for (std::int64_t number = begin_; number < end_; ++number) add_operator(number);
     find_carried();
+    widen();
     return std::move(shape_);
   }
 
@@ -49,6 +51,25 @@ class ShapeMaker {
   }
 
  private:
+  /// What corresponds in two runs of an operator: all of it, or, if some is missing in one of them,
+  /// what is not marginal.
+  template <typename List>
+  [[nodiscard]] auto side_by_side(const List& before, const List& now) const {
+    using One = std::remove_cvref_t<decltype(before[0])>;
+    std::pair<std::vector<One>, std::vector<One>> both;
+    const auto add = [&](const List& list, std::vector<One>& to) {
+      for (const One& one : list) {
+        if (before.size() == now.size() || !blocks_[one.slot].marginal) to.push_back(one);
+      }
+    };
+    add(before, both.first);
+    add(now, both.second);
+    const std::size_t least = std::min(both.first.size(), both.second.size());
+    both.first.resize(least);
+    both.second.resize(least);
+    return both;
+  }
+
   /// As in Repetition::is_step().
   [[nodiscard]] bool turns_little() const {
     if (shape_.turning.empty()) return true;
@@ -100,9 +121,8 @@ class ShapeMaker {
     const std::int64_t length = end_ - begin_;
     std::vector<TraceBlockId>& turning = shape_.turning;
     for (std::int64_t number = begin_; number < end_; ++number) {
-      const auto& now = at(number).touches;
-      const auto& before = at(number - length).touches;
-      for (std::size_t k = 0; k < std::min(now.size(), before.size()); ++k) {
+      const auto [before, now] = side_by_side(at(number - length).touches, at(number).touches);
+      for (std::size_t k = 0; k < now.size(); ++k) {
         const std::int64_t id = ids_[now[k].slot];
         if (id == kNoBlock || now[k].slot == before[k].slot) continue;
         const auto is_old = [&](const Touch& touch) {
@@ -188,36 +208,73 @@ class ShapeMaker {
     }
   }
 
-  /// The allocations that belong to operator `number`, by slot.
-  [[nodiscard]] std::vector<std::uint32_t> allocations_of(std::int64_t number) const {
-    std::vector<std::uint32_t> slots;
+  struct Made {
+    std::uint32_t slot;
+    std::size_t index;
+  };
+  /// The allocations that belong to operator `number`.
+  [[nodiscard]] std::vector<Made> allocations_of(std::int64_t number) const {
+    std::vector<Made> made;
     for_changes(number, [&](const Change& change) {
-      if (change.alloc) slots.push_back(change.slot);
+      if (change.alloc) made.push_back({change.slot, made.size()});
     });
-    return slots;
+    return made;
   }
 
   void find_carried() {
     const std::int64_t length = end_ - begin_;
     auto& blocks = shape_.trace.blocks;
     for (std::int64_t number = begin_ - length; number < begin_; ++number) {
-      const std::vector<std::uint32_t> before = allocations_of(number);
-      if (std::ranges::none_of(before, [&](auto slot) { return ids_[slot] != kNoBlock; })) continue;
-      const std::vector<std::uint32_t> now = allocations_of(number + length);
-      for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
-        const std::int64_t id = ids_[before[i]];
-        const std::int64_t next = ids_[now[i]];
-        if (id == kNoBlock || next == kNoBlock || !blocks_[now[i]].alive_before(end_)) continue;
+      const std::vector<Made> made = allocations_of(number);
+      if (std::ranges::none_of(made, [&](auto one) { return ids_[one.slot] != kNoBlock; }))
+        continue;
+      const auto [before, now] = side_by_side(made, allocations_of(number + length));
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        const std::int64_t id = ids_[before[i].slot];
+        const std::int64_t next = ids_[now[i].slot];
+        if (id == kNoBlock || next == kNoBlock || !blocks_[now[i].slot].alive_before(end_))
+          continue;
         TraceBlock& block = blocks[static_cast<std::size_t>(id)];
         TraceBlock& successor = blocks[static_cast<std::size_t>(next)];
         // One that neither dies nor is used any more is only forgotten, with every step one more.
         const bool used = last_read_[static_cast<std::size_t>(id)] >= 0;
-        if (!used && blocks_[before[i]].death >= end_) continue;
+        if (!used && blocks_[before[i].slot].death >= end_) continue;
         block.carried_from = next;
-        const bool kept = blocks_[before[i]].kept || blocks_[now[i]].kept;
+        const bool kept = blocks_[before[i].slot].kept || blocks_[now[i].slot].kept;
         block.movable = successor.movable = !kept && (block.movable || successor.movable);
       }
     }
+  }
+
+  /// To what the step before had where that was larger.
+  void widen() {
+    const std::int64_t length = end_ - begin_;
+    StepSizes sizes = StepSizes::of(shape_);
+    std::size_t allocated = 0;
+    bool larger = false;
+    const auto take = [&](Bytes& mine, Bytes theirs) {
+      larger = larger || theirs > mine;
+      mine = std::max(mine, theirs);
+    };
+    for (std::int64_t number = begin_; number < end_; ++number) {
+      const auto [before, now] = side_by_side(at(number - length).touches, at(number).touches);
+      for (std::size_t k = 0; k < now.size(); ++k) {
+        const std::int64_t id = ids_[now[k].slot];
+        if (id != kNoBlock) {
+          take(sizes.blocks[static_cast<std::size_t>(id)], blocks_[before[k].slot].bytes);
+        }
+      }
+      const std::vector<Made> all = allocations_of(number);
+      const auto [earlier, made] = side_by_side(allocations_of(number - length), all);
+      for (std::size_t k = 0; k < made.size(); ++k) {
+        const Bytes then = blocks_[earlier[k].slot].bytes;
+        take(sizes.allocations[allocated + made[k].index], then);
+        const std::int64_t id = ids_[made[k].slot];
+        if (id != kNoBlock) take(sizes.blocks[static_cast<std::size_t>(id)], then);
+      }
+      allocated += all.size();
+    }
+    if (larger) sizes.put_into(shape_);
   }
 
   const StepLog& log_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -158,7 +159,7 @@ class Loop {
       if (i == 0) read_fed();
       if (i > 0) use(*activations.back().block, false, activations.back().value);
       activations.push_back({nullptr, value_++});
-      activations.back().block = &make(activations.back().value);
+      activations.back().block = &make(activations.back().value, each ? each(i) : activation);
       end();
     }
     if (extra != 0) {
@@ -262,7 +263,9 @@ class Loop {
  public:
   PlainDevice device;
   Pilot pilot;
-  bool fails_at_first = false;  ///< every operator is tried twice
+  bool fails_at_first = false;     ///< every operator is tried twice
+  Bytes activation = kBytes;       ///< the size of what steps make
+  std::function<Bytes(int)> each;  ///< or that of each layer's, if it is there
 
  private:
   std::vector<SimBlock*> weights_;

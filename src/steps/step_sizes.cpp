@@ -1,0 +1,121 @@
+#include "steps/step_sizes.h"
+
+#include <algorithm>
+
+namespace lms {
+namespace {
+
+/// The most that an operator's temporaries take together.
+Bytes peak_of(const std::vector<TraceTemporary>& temporaries) {
+  Bytes peak = 0;
+  for (const TraceTemporary& one : temporaries) {
+    Bytes together = 0;
+    for (const TraceTemporary& other : temporaries) {
+      if (other.begin <= one.begin && one.begin < other.end) together += other.bytes;
+    }
+    peak = std::max(peak, together);
+  }
+  return peak;
+}
+
+}  // namespace
+
+Bytes bytes_needed(const StepShape& shape) {
+  std::vector<bool> used(shape.trace.blocks.size());
+  for (const auto& op : shape.operators) {
+    for (const auto& touch : op.touches) used[static_cast<std::size_t>(touch.block)] = true;
+  }
+  Bytes idle = 0;
+  for (std::size_t id = 0; id < used.size(); ++id) {
+    const TraceBlock& block = shape.trace.blocks[id];
+    if (!block.born_in_step && !used[id]) idle += block.bytes;
+  }
+  return std::ranges::max(shape.trace.live_bytes()) - idle;
+}
+
+bool same_form(const StepShape& a, const StepShape& b) {
+  if (a.operators.size() != b.operators.size()) return false;
+  const auto alike = [](const TraceBlock& x, const TraceBlock& y) {
+    return x.born_in_step == y.born_in_step && x.carried_from == y.carried_from;
+  };
+  if (!std::ranges::equal(a.trace.blocks, b.trace.blocks, alike)) return false;
+  for (std::size_t i = 0; i < a.operators.size(); ++i) {
+    const auto& left = a.operators[i];
+    const auto& right = b.operators[i];
+    const bool same = left.key == right.key &&
+                      std::ranges::equal(left.touches, right.touches,
+                                         [](const auto& x, const auto& y) {
+                                           return x.block == y.block && x.writes == y.writes;
+                                         }) &&
+                      std::ranges::equal(left.allocations, right.allocations,
+                                         [](const auto& x, const auto& y) {
+                                           return x.block == y.block && x.inside == y.inside;
+                                         }) &&
+                      a.trace.operators[i].frees == b.trace.operators[i].frees;
+    if (!same) return false;
+  }
+  return true;
+}
+
+StepSizes StepSizes::of(const StepShape& shape) {
+  StepSizes sizes;
+  for (const TraceBlock& block : shape.trace.blocks) sizes.blocks.push_back(block.bytes);
+  for (const auto& op : shape.operators) {
+    for (const auto& one : op.allocations) sizes.allocations.push_back(one.bytes);
+  }
+  return sizes;
+}
+
+void StepSizes::put_into(StepShape& shape) const {
+  auto& known = shape.trace.blocks;
+  for (std::size_t id = 0; id < blocks.size(); ++id) known[id].bytes = blocks[id];
+  for (TraceBlock& block : known) {
+    if (block.carried_from == kNoBlock) continue;
+    TraceBlock& from = known[static_cast<std::size_t>(block.carried_from)];
+    block.bytes = from.bytes = std::max(block.bytes, from.bytes);
+  }
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < shape.operators.size(); ++i) {
+    TraceOperator& op = shape.trace.operators[i];
+    std::size_t temporary = 0;
+    for (auto& one : shape.operators[i].allocations) {
+      one.bytes = allocations[next++];
+      if (one.block != kNoBlock) {
+        one.bytes = known[static_cast<std::size_t>(one.block)].bytes;
+      } else if (temporary < op.temporaries.size()) {
+        op.temporaries[temporary++].bytes = one.bytes;
+      }
+    }
+    if (!op.temporaries.empty()) op.workspace = peak_of(op.temporaries);
+  }
+}
+
+void StepSizes::widen(const StepSizes& other, double more) {
+  constexpr Bytes kUnit = 512;
+  const auto larger = [more](std::vector<Bytes>& mine, const std::vector<Bytes>& theirs) {
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (theirs[i] <= mine[i]) continue;
+      const auto margin = static_cast<Bytes>(more * static_cast<double>(theirs[i] - mine[i]));
+      mine[i] = theirs[i] + round_up(margin, kUnit);
+    }
+  };
+  larger(blocks, other.blocks);
+  larger(allocations, other.allocations);
+}
+
+std::vector<double> longer_by(const StepShape& shape, const StepSizes& seen) {
+  std::vector<double> factors;
+  for (const auto& op : shape.operators) {
+    Bytes now = 0;
+    Bytes then = 0;
+    for (const auto& touch : op.touches) {
+      const auto id = static_cast<std::size_t>(touch.block);
+      now += shape.trace.blocks[id].bytes;
+      then += seen.blocks[id];
+    }
+    factors.push_back(then > 0 ? static_cast<double>(now) / static_cast<double>(then) : 1);
+  }
+  return factors;
+}
+
+}  // namespace lms

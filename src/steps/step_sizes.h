@@ -1,0 +1,33 @@
+#pragma once
+
+#include <vector>
+
+#include "steps/step_log.h"
+
+namespace lms {
+
+/// Most bytes that are alive at once in a step, without what it never uses.
+[[nodiscard]] Bytes bytes_needed(const StepShape& shape);
+
+/// True if both are the same step but for sizes: the same blocks of their traces do the same in the
+/// same operators.
+[[nodiscard]] bool same_form(const StepShape& a, const StepShape& b);
+
+/// The sizes of one run of a step, in the order of its shape.
+struct StepSizes {
+  std::vector<Bytes> blocks;       ///< beside StepShape::trace.blocks
+  std::vector<Bytes> allocations;  ///< those of all operators, in order
+
+  [[nodiscard]] static StepSizes of(const StepShape& shape);
+  /// The shape with these sizes; what is carried into the next step has one size in both.
+  void put_into(StepShape& shape) const;
+  /// As large as `other` everywhere, and by `more` times the difference larger where that is
+  /// larger. Of the same form.
+  void widen(const StepSizes& other, double more = 0);
+};
+
+/// How much longer each operator takes with the sizes of `shape` than it took with `seen`: by the
+/// bytes of the blocks that it uses.
+[[nodiscard]] std::vector<double> longer_by(const StepShape& shape, const StepSizes& seen);
+
+}  // namespace lms

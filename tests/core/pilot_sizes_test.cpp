@@ -1,0 +1,118 @@
+// One step in several sizes: batches of other lengths.
+
+#include <algorithm>
+#include <random>
+
+#include "core/pilot_loop.h"
+
+namespace lms::testing {
+namespace {
+
+constexpr int kLayers = 8;
+
+/// The loop's activations in units of its blocks, each step.
+void run(Loop& loop, std::initializer_list<int> sizes) {
+  for (const int size : sizes) {
+    loop.activation = size * Loop::kBytes;
+    loop.step(kLayers);
+  }
+}
+
+/// What `of` does in the next steps.
+std::int64_t planned_steps(Loop& loop, const std::function<void()>& of) {
+  const auto before = loop.pilot.stats();
+  of();
+  return loop.pilot.stats().steps - before.steps;
+}
+
+TEST(PilotSizes, ASmallerBatchGoesAlongWithThePlan) {
+  Loop loop(26 * Loop::kBytes, kLayers);
+  run(loop, {4, 4, 4, 4, 4, 4});
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  EXPECT_EQ(planned_steps(loop, [&] { run(loop, {3, 4, 3, 4}); }), 4);
+  EXPECT_EQ(loop.pilot.stats().divergences, 0);
+}
+
+TEST(PilotSizes, ALargerOneIsPlannedWhenItComesAgain) {
+  Loop loop(26 * Loop::kBytes, kLayers);
+  run(loop, {4, 4, 4, 4, 4, 4});
+  run(loop, {6, 4, 6, 4, 6});
+  EXPECT_EQ(loop.pilot.stats().planned, 2);
+  EXPECT_EQ(planned_steps(loop, [&] { run(loop, {6, 4, 6, 4}); }), 4);
+}
+
+TEST(PilotSizes, WhatFitsStaysWhereItIs) {
+  Loop loop(26 * Loop::kBytes, kLayers);
+  run(loop, {4, 4, 4, 4, 4, 4});
+  run(loop, {1, 1});
+  const auto before = loop.stats();
+  EXPECT_EQ(planned_steps(loop, [&] { run(loop, {1, 1, 1}); }), 3);
+  EXPECT_EQ(loop.stats().evictions, before.evictions);
+}
+
+TEST(PilotSizes, EightLengthsAtRandom) {
+  Loop loop(26 * Loop::kBytes, kLayers);
+  std::mt19937 random(3);
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) run(loop, {1 + static_cast<int>(random() % 8)});
+  };
+  steps(40);
+  EXPECT_GE(planned_steps(loop, [&] { steps(100); }), 95) << loop.pilot.stats().why;
+}
+
+TEST(PilotSizes, NeverTheSameTwice) {
+  Loop loop(300 * Loop::kBytes, kLayers);
+  std::vector<int> sizes;
+  for (int size = 20; size < 100; ++size) sizes.push_back(size);
+  std::mt19937 random(5);
+  std::ranges::shuffle(sizes, random);
+  const auto steps = [&](std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) run(loop, {sizes[i]});
+  };
+  steps(0, 30);
+  EXPECT_GE(planned_steps(loop, [&] { steps(30, 80); }), 45) << loop.pilot.stats().why;
+  EXPECT_LE(loop.pilot.stats().shapes, 12);
+}
+
+/// Each activation has a size of its own, as of experts that get more or fewer tokens.
+TEST(PilotSizes, EachBlockHasAnotherSize) {
+  Loop loop(300 * Loop::kBytes, kLayers);
+  std::mt19937 random(5);
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      loop.each = [&](int) { return (50 + static_cast<Bytes>(random() % 21)) * Loop::kBytes; };
+      loop.step(kLayers);
+    }
+  };
+  steps(30);
+  EXPECT_GE(planned_steps(loop, [&] { steps(50); }), 48) << loop.pilot.stats().why;
+  EXPECT_LE(loop.pilot.stats().shapes, 4);
+}
+
+/// What is wrong in bytes, Loop finds.
+TEST(PilotSizes, RandomSizesFindTheirBytes) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const int layers = 4 + static_cast<int>(random() % 8);
+    Loop loop((8 * layers + static_cast<int>(random() % 40)) * Loop::kBytes, layers + 2);
+    loop.device.beside = seed % 2 == 0;
+    loop.fails_at_first = seed % 5 == 0;
+    const int most = 2 + static_cast<int>(random() % 11);
+    for (int i = 0; i < 60; ++i) {
+      if (random() % 5 == 0) loop.optimizer();
+      loop.activation =
+          (1 + static_cast<Bytes>(random() % static_cast<unsigned>(most))) * Loop::kBytes;
+      loop.each = nullptr;
+      if (random() % 4 == 0) {
+        loop.each = [&](int) {
+          return (1 + static_cast<Bytes>(random() % static_cast<unsigned>(most))) * Loop::kBytes;
+        };
+      }
+      loop.step(layers + static_cast<int>(random() % (1 + seed % 3)));
+      if (::testing::Test::HasFailure()) FAIL() << "seed " << seed << ", step " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lms::testing
