@@ -32,12 +32,24 @@ bool runs_collectives() noexcept {
 
 }  // namespace
 
-ThreadState& thread_state() noexcept {
+namespace {
+
+ThreadState& first_state() noexcept {
   static thread_local ThreadState state = [] {
     const bool beside = runs_collectives();
     return ThreadState{.keeps = beside ? 1 : 0, .beside = beside};
   }();
   return state;
+}
+
+}  // namespace
+
+ThreadState& thread_state() noexcept {
+  // Asked for several times an operator: without a guard.
+  static constinit thread_local ThreadState* state = nullptr;
+  if (state == nullptr) [[unlikely]]
+    state = &first_state();
+  return *state;
 }
 
 // Threads that wait for each other
@@ -83,28 +95,42 @@ void Pins::add(std::span<const StorageUse> storages, const std::optional<c10::St
 
 void Pins::add(ThreadState& state, std::span<const StorageUse> storages,
                const std::optional<c10::Stream>& stream) {
-  c10::SmallVector<DeviceManager*, 2> managers;
+  DeviceManager* first = nullptr;
+  c10::SmallVector<DeviceManager*, 2> others;
+  std::optional<c10::Device> last;
   for (const StorageUse& use : storages) {
-    DeviceManager* manager = active_manager(use.storage->device());
-    if (manager != nullptr && std::ranges::find(managers, manager) == managers.end()) {
-      managers.push_back(manager);
+    const c10::Device device = use.storage->device();
+    if (last == device) continue;
+    last = device;
+    DeviceManager* const manager = active_manager(device);
+    if (manager == nullptr || manager == first) continue;
+    if (first == nullptr) {
+      first = manager;
+    } else if (std::ranges::find(others, manager) == others.end()) {
+      others.push_back(manager);
     }
   }
-  for (DeviceManager* manager : managers) add_on(state, *manager, storages, stream);
+  if (first != nullptr) add_on(state, *first, storages, stream);
+  for (DeviceManager* manager : others) add_on(state, *manager, storages, stream);
 }
 
 void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const StorageUse> storages,
                   const std::optional<c10::Stream>& stream) {
   c10::SmallVector<Use, 16> uses;
-  c10::SmallVector<c10::StorageImpl*, 4> written;
+  c10::SmallVector<StorageWritten, 8> written;
   const c10::Device device = manager.device();
+  Engine& engine = manager.engine();
   // A replay is not the step's, and writes nothing that lineages know.
   const bool replays = state.replay != nullptr;
-  const bool lineages = manager.lineages().any() && !replays;
-  EngineLock lock = manager.engine().lock(may_wait_as(state));
-  enter_engine(state, lock, manager.engine());
+  Lineages* const lineages = manager.lineages().any() && !replays ? &manager.lineages() : nullptr;
+  PinHolder* const who = may_wait_as(state);
+  EngineLock lock = engine.lock(who);
+  if (who != nullptr && state.outermost != nullptr && state.holder.engine() == nullptr) {
+    engine.enter(lock, *who);
+  }
   const auto find_uses = [&] {
     uses.clear();
+    written.clear();
     for (const StorageUse& use : storages) {
       if (use.storage->device() != device) continue;
       // The whole has lent it, and its parts use it where it lies.
@@ -113,13 +139,15 @@ void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const St
       const bool held = block != nullptr && holds(block, use.writes);
       if (block != nullptr && !held) uses.push_back({block, use.writes});
       // Once an operator: its parts write what it writes.
-      if (lineages && use.writes && !held) written.push_back(use.storage);
+      if (lineages != nullptr && use.writes && !held) written.push_back({use.storage, block});
     }
   };
   find_uses();
-  if (!written.empty()) {
+  if (!written.empty() && lineages->must_hear_of(lock, written)) {
+    c10::SmallVector<c10::StorageImpl*, 8> storages_written;
+    for (const StorageWritten& one : written) storages_written.push_back(one.storage);
     lock.unlock();
-    manager.lineages().before_write(written);
+    lineages->before_write(storages_written);
     lock.lock();
     find_uses();
   }
@@ -129,7 +157,7 @@ void Pins::add_on(ThreadState& state, DeviceManager& manager, std::span<const St
       std::ranges::all_of(uses, [](const Use& use) { return !is_away(use.block->state); });
   const Bytes bytes = all_here ? 0 : bytes_to_come(lock, manager, storages);
   try {
-    manager.engine().pin(lock, uses);
+    engine.pin(lock, uses);
   } catch (const OutOfMemory&) {
     if (lock.owns()) lock.unlock();
     throw_out_of_memory(manager, {.requested = bytes});
@@ -166,25 +194,32 @@ void Pins::release_after_operator(ThreadState& state, std::span<const StorageUse
     bool added = false;
     if (!held_.empty()) {
       DeviceManager* const manager = held_.back().manager;
-      EngineLock lock = manager->engine().lock();
+      Engine& engine = manager->engine();
+      EngineLock lock = engine.lock();
       added = add_made(lock, state, *manager, made);
       if (added) {
         state.outermost = nullptr;
         release_on(lock, *manager);
-        manager->engine().leave(lock, state.holder);
-        manager->engine().operator_ended(lock);
+        engine.leave(lock, state.holder);
+        engine.operator_ended(lock);
       }
     }
     if (!added) add(state, made);
   }
   state.outermost = nullptr;
-  release_after_operator(&state.holder);
+  if (!held_.empty()) release_after_operator(&state.holder);
 }
 
 void Pins::release_on(EngineLock& lock, DeviceManager& manager) noexcept {
+  Engine& engine = manager.engine();
+  std::array<Use, 8> uses{};
   while (!held_.empty() && held_.back().manager == &manager) {
-    manager.engine().unpin(lock, {&held_.back().use, 1});
-    held_.pop_back();
+    std::size_t count = 0;
+    while (count < uses.size() && !held_.empty() && held_.back().manager == &manager) {
+      uses[count++] = held_.back().use;
+      held_.pop_back();
+    }
+    engine.unpin(lock, {uses.data(), count});
   }
 }
 

@@ -6,6 +6,8 @@
 #include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -125,6 +127,19 @@ struct ThreadState {
   /// Its operators are those of a collective, beside the step: they come when they come, and what
   /// they allocate is theirs.
   bool beside = false;
+
+  /// The last that the outermost operator has allocated in an arena, but for what replays have.
+  static constexpr std::size_t kMade = 4;
+  std::array<const void*, kMade> allocated{};
+  std::size_t allocations = 0;  ///< so far
+  void note_allocation(const void* data) {
+    if (outermost != nullptr && replay == nullptr) allocated[allocations++ % kMade] = data;
+  }
+  [[nodiscard]] bool has_made(c10::StorageImpl& storage) const {
+    const auto end = allocated.begin() + std::min(allocations, kMade);
+    const void* const data = storage._mutable_data_ptr_no_checks().get();
+    return data != nullptr && std::find(allocated.begin(), end, data) != end;
+  }
 
   /// What it does is the step's, and the pilot's to know.
   [[nodiscard]] bool in_step() const { return replay == nullptr && !beside; }

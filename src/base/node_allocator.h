@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -40,6 +41,39 @@ class FreeNodes {
   };
   Node* first_ = nullptr;
   std::size_t size_ = 0;
+};
+
+/// Likewise for several threads. Nobody waits, as in a forked child nobody might let go: who finds
+/// another there goes to the heap.
+class SharedFreeNodes {
+ public:
+  void* take(std::size_t size) {
+    const Hold hold(taken_);
+    return hold.holds ? nodes_.take(size) : ::operator new(size);
+  }
+  void give(void* memory, std::size_t size) noexcept {
+    const Hold hold(taken_);
+    if (hold.holds) {
+      nodes_.give(memory, size);
+    } else {
+      ::operator delete(memory);
+    }
+  }
+
+ private:
+  struct Hold {
+    explicit Hold(std::atomic_flag& flag)
+        : taken(flag), holds(!flag.test_and_set(std::memory_order_acquire)) {}
+    ~Hold() {
+      if (holds) taken.clear(std::memory_order_release);
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    std::atomic_flag& taken;
+    const bool holds;
+  };
+  std::atomic_flag taken_;
+  FreeNodes nodes_;
 };
 
 /// Gives the nodes of one container memory that others of them have had: what grows and shrinks all

@@ -1,6 +1,5 @@
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cuda/event.h"
@@ -17,7 +16,13 @@ namespace {
 /// Events that nobody uses, by device. Never destroyed: the runtime may be gone before us.
 struct EventPool {
   std::mutex mutex;
-  std::unordered_map<int, std::vector<cudaEvent_t>> free;
+  std::vector<std::vector<cudaEvent_t>> free;
+
+  std::vector<cudaEvent_t>& of(int device) {
+    const auto index = static_cast<std::size_t>(device);
+    if (index >= free.size()) free.resize(index + 1);
+    return free[index];
+  }
 };
 
 EventPool& pool() {
@@ -29,7 +34,7 @@ cudaEvent_t take(int device) {
   EventPool& events = pool();
   {
     std::lock_guard guard(events.mutex);
-    auto& free = events.free[device];
+    auto& free = events.of(device);
     if (!free.empty()) {
       cudaEvent_t event = free.back();
       free.pop_back();
@@ -44,7 +49,7 @@ cudaEvent_t take(int device) {
 }  // namespace
 
 std::shared_ptr<Event> Event::record(int device, cudaStream_t stream) {
-  std::shared_ptr<Event> event(new Event(device, take(device)));
+  auto event = std::make_shared<Event>(Passkey(), device, take(device));
   check(cudaEventRecord(event->event_, stream), "cudaEventRecord");
   return event;
 }
@@ -52,7 +57,7 @@ std::shared_ptr<Event> Event::record(int device, cudaStream_t stream) {
 Event::~Event() {
   EventPool& events = pool();
   std::lock_guard guard(events.mutex);
-  events.free[device_].push_back(event_);
+  events.of(device_).push_back(event_);
 }
 
 void Event::block(cudaStream_t stream) const {

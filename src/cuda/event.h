@@ -20,6 +20,11 @@ class Event final : public Fence {
   /// stream must be current.
   static std::shared_ptr<Event> record(int device, cudaStream_t stream);
 
+  class Passkey {
+    friend class Event;
+    Passkey() = default;
+  };
+  Event(Passkey /*of record()*/, int device, cudaEvent_t event) : device_(device), event_(event) {}
   ~Event() override;
 
   /// `stream` goes on only after this point; the host does not wait.
@@ -29,8 +34,6 @@ class Event final : public Fence {
   void wait() override;
 
  private:
-  Event(int device, cudaEvent_t event) : device_(device), event_(event) {}
-
   int device_;
   cudaEvent_t event_;
 };

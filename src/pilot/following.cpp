@@ -57,6 +57,7 @@ void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
 /// for that.
 void Pilot::collect_turns(std::size_t moment, std::vector<Order>& orders) {
   const Turns& turns = *script_->turns;
+  if (turns.all().empty()) return;
   const auto alive = [&](BlockUid uid) -> Block* {
     const auto known = blocks_.find(uid);
     return known == blocks_.end() ? nullptr : known->second;

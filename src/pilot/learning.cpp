@@ -76,6 +76,7 @@ void Pilot::learn_now() {
   show_step(false);
   stop_timing();
   mode_ = Mode::kLearning;
+  wants_costs_ = true;
   walk_.reset();
   script_.reset();
   end_due_ = false;
@@ -92,6 +93,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
   mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
+  wants_costs_ = false;
   segment_.reset();
   joined_ = operators_;
   end_due_ = false;

@@ -26,6 +26,7 @@ void Pilot::start(const Options& options) {
   stop_locked(lock);
   options_ = options;
   mode_ = Mode::kLearning;
+  wants_costs_ = true;
   log_.clear();
   log_.set_marginal(kMarginal * options.min_block);
   outlook_.clear();
@@ -98,22 +99,28 @@ BlockUid Pilot::new_uid() noexcept {
 // The stream of operators
 
 Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                                       ReplayCost replay_cost) {
+                                       std::optional<ReplayCost> replay_cost) {
   if (!awake()) return Recording::kNo;
-  static thread_local std::vector<Order> reused;
-  std::vector<Order> orders = std::move(reused);
+  struct Reused {
+    std::vector<Order> orders;
+    std::vector<Ahead::Wanted> wanted;
+  };
+  static thread_local Reused of_thread;
+  Reused& reused = of_thread;
+  std::vector<Order> orders = std::move(reused.orders);
   orders.clear();
   bool timed = false;
   Recording recording = Recording::kNo;
   bool ghosts_due = false;
   bool foresees = false;
   bool look = false;
-  static thread_local std::vector<Ahead::Wanted> wanted;
+  bool follows = false;
+  std::vector<Ahead::Wanted>& wanted = reused.wanted;
   std::shared_ptr<const Script> followed;  // the orders refer to it
   {
     const Guard guard(mutex_);
     if (!awake()) return Recording::kNo;  // it has been started anew just now
-    now_ = {key, name, repeatable, replay_cost, true};
+    now_ = {key, name, repeatable, replay_cost ? *replay_cost : known_cost(key), true};
     begin_locked();
     // What the host does between two steps is none of the operators' time.
     if (timing_ && walk_->position() == 0) device_.start_laps();
@@ -128,7 +135,8 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
       collect_orders(walk_->position(), orders);
       collect_turns(walk_->position(), orders);
       if (script_->records(walk_->position())) recording = Recording::kForPlan;
-      followed = script_;
+      if (!orders.empty()) followed = script_;
+      follows = true;
       outlook_.rest();
     } else {
       look = outlook_.begin_operator(key);
@@ -137,7 +145,7 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     }
     const TierBelow below = below_.load(std::memory_order_relaxed);
     const bool full =
-        below == TierBelow::kNearlyFull || (below == TierBelow::kFillingUp && !followed);
+        below == TierBelow::kNearlyFull || (below == TierBelow::kFillingUp && !follows);
     if (recording == Recording::kNo && full && repeatable && options_.search.recompute) {
       recording = Recording::kForFullTier;
     }
@@ -160,8 +168,14 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     host_.add(host);
     host_.exclude(HostClock::since(begun));
   }
-  reused = std::move(orders);
+  reused.orders = std::move(orders);
   return recording;
+}
+
+ReplayCost Pilot::known_cost(OperatorKey key) const {
+  if (!walking()) return {};
+  const StepShape::Operator& op = script_->shape.operators[walk_->position()];
+  return op.key == key ? op.replay_cost : ReplayCost();
 }
 
 void Pilot::begin_locked() {
@@ -219,10 +233,10 @@ void Pilot::touch_locked(const Use& use) {
     if (!walking()) log_.at(log_.end() - 1).repeatable = false;
     return;
   }
-  Block*& known = blocks_[block.uid];
-  known = &block;
   // As allocators round it: the same block may be heard of by its allocation, or by its use.
   const Bytes bytes = round_up(block.size, kRounding);
+  if (mode_ == Mode::kFollowing && walk_->touch_known(block.uid, bytes, use.writes, &block)) return;
+  blocks_[block.uid] = &block;
   go_along([&] { return walk_->touch(block.uid, bytes, use.writes, &block); });
   if (!walking()) {
     log_.touch(block.uid, bytes, use.writes);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -182,8 +183,13 @@ class Pilot {
   };
 
   /// Carries out what the plan has before this operator. The engine's lock must not be held.
+  /// `replay_cost`: nothing, where wants_costs() has said that it is known already.
   Recording begin_operator(OperatorKey key, std::string_view name, bool repeatable,
-                           ReplayCost replay_cost = {});
+                           std::optional<ReplayCost> replay_cost = ReplayCost());
+  /// False along a step that is known: so are the costs of its operators.
+  [[nodiscard]] bool wants_costs() const {
+    return wants_costs_.load(std::memory_order_relaxed) && awake();
+  }
   /// The running operator, or one nested in it, has pinned these.
   void touch(EngineLock& lock, std::span<const Use> uses);
   /// The block stays on the device until it dies.
@@ -284,6 +290,7 @@ class Pilot {
   void find_wanted(std::vector<Ahead::Wanted>& wanted);
   void look_ahead(bool look, bool foresees, const std::vector<Ahead::Wanted>& wanted);
   void touch_locked(const Use& use);
+  [[nodiscard]] ReplayCost known_cost(OperatorKey key) const;
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
   void collect_turns(std::size_t moment, std::vector<Order>& orders);
   void collect_moves(std::vector<Order>& orders);
@@ -343,6 +350,7 @@ class Pilot {
   enum class State : std::uint8_t { kOff, kAsleep, kAwake };
   std::atomic<State> power_{State::kOff};
   std::atomic<TierBelow> below_{TierBelow::kRoomy};
+  std::atomic<bool> wants_costs_{true};  ///< !walking(); written under the lock
 
   std::mutex mutex_;  ///< guards all below
   Options options_;

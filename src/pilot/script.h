@@ -101,6 +101,22 @@ class Walk {
 
   bool begin(OperatorKey key);
   bool touch(BlockUid uid, Bytes bytes, bool writes, void* block);
+  /// True if the walk goes on as touch() does, with a block that has been met at this very place
+  /// before. Else nothing has changed, and touch() says more.
+  bool touch_known(BlockUid uid, Bytes bytes, bool writes, const void* block) {
+    const auto& op = script_->shape.operators[position_];
+    if (!inside_ || touches_ >= op.touches.size()) return false;
+    const auto& expected = op.touches[touches_];
+    const auto id = static_cast<TraceBlockId>(expected.block);
+    const Bound& who = bound_[id];
+    if (who.uid != uid || who.block != block || expected.writes != writes ||
+        script_->shape.trace.blocks[id].bytes != bytes) {
+      return false;
+    }
+    meet(id);
+    ++touches_;
+    return true;
+  }
   /// Where the plan wants this allocation, or kNoAddress: what is larger than planned does not fit.
   bool alloc(BlockUid uid, Bytes bytes, Bytes* address);
   void release(BlockUid uid);

@@ -1,5 +1,6 @@
 #include "tiers/address_map.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <string>
@@ -30,35 +31,55 @@ void AddressMap::set_capacity(Bytes capacity) {
                 std::to_string(end) + " are in use");
   }
   if (end < capacity_) {
-    holes_.erase({capacity_ - end, end});
+    remove_hole({capacity_ - end, end});
     pieces_.erase(std::prev(pieces_.end()));
   }
   if (end < capacity) {
-    holes_.emplace(capacity - end, end);
+    add_hole({capacity - end, end});
     pieces_.emplace_hint(pieces_.end(), end, Piece{capacity - end, false});
   }
   capacity_ = capacity;
 }
 
+std::vector<AddressMap::Hole>::iterator AddressMap::first_from(Hole hole) {
+  const auto below = [](const Hole& one, const Hole& other) {
+    return one.first != other.first ? one.first < other.first : one.second < other.second;
+  };
+  return std::lower_bound(holes_.begin(), holes_.end(), hole, below);
+}
+
+void AddressMap::add_hole(Hole hole) { holes_.insert(first_from(hole), hole); }
+
+void AddressMap::remove_hole(Hole hole) { holes_.erase(first_from(hole)); }
+
+void AddressMap::change_hole(Hole from, Hole to) {
+  const auto old = first_from(from);
+  const auto place = first_from(to);
+  if (place > old) {
+    *std::move(old + 1, place, old) = to;
+  } else {
+    std::move_backward(place, old, old + 1);
+    *place = to;
+  }
+}
+
 void AddressMap::take_from(Pieces::iterator hole, Bytes address, Bytes size) {
   const Bytes begin = hole->first;
   const Bytes end = begin + hole->second.size;
-  // The first that is put back has the memory of this one (NodeAllocator). Not by extract(): what
-  // libstdc++ inserts of a node keeps the allocator for ever.
-  holes_.erase({hole->second.size, begin});
-  const auto put_hole = [&](Bytes from, Bytes bytes) { holes_.emplace(bytes, from); };
+  const Hole whole{hole->second.size, begin};
+  const Hole below{address - begin, begin};
+  const Hole above{end - address - size, address + size};
   const auto next = std::next(hole);
-  if (begin < address) {
-    hole->second.size = address - begin;
-    put_hole(begin, address - begin);
+  if (below.first > 0) {
+    hole->second.size = below.first;
     pieces_.emplace_hint(next, address, Piece{size, true});
+    change_hole(whole, below);
+    if (above.first > 0) add_hole(above);
   } else {
     hole->second = {size, true};
+    above.first > 0 ? change_hole(whole, above) : remove_hole(whole);
   }
-  if (address + size < end) {
-    put_hole(address + size, end - address - size);
-    pieces_.emplace_hint(next, address + size, Piece{end - address - size, false});
-  }
+  if (above.first > 0) pieces_.emplace_hint(next, above.second, Piece{above.first, false});
   used_ += size;
 }
 
@@ -73,7 +94,7 @@ bool AddressMap::take_at(Bytes address, Bytes size) {
 
 std::optional<Bytes> AddressMap::fit(Bytes size) const {
   expect_bytes(size);
-  const auto hole = holes_.lower_bound({size, 0});
+  const auto hole = std::ranges::lower_bound(holes_, Hole{size, 0});
   if (hole == holes_.end()) return std::nullopt;
   return hole->second;
 }
@@ -91,20 +112,24 @@ void AddressMap::give(Bytes address) {
   }
   used_ -= piece->second.size;
   piece->second.taken = false;
-  if (const auto next = std::next(piece); next != pieces_.end() && !next->second.taken) {
-    holes_.erase({next->second.size, next->first});
-    piece->second.size += next->second.size;
+  const auto next = std::next(piece);
+  const bool joins_next = next != pieces_.end() && !next->second.taken;
+  const Hole above = joins_next ? Hole{next->second.size, next->first} : Hole{};
+  if (joins_next) {
+    piece->second.size += above.first;
     pieces_.erase(next);
   }
-  if (piece != pieces_.begin()) {
-    if (const auto before = std::prev(piece); !before->second.taken) {
-      holes_.erase({before->second.size, before->first});
-      before->second.size += piece->second.size;
-      pieces_.erase(piece);
-      piece = before;
-    }
+  const auto before = piece == pieces_.begin() ? pieces_.end() : std::prev(piece);
+  if (before != pieces_.end() && !before->second.taken) {
+    const Hole below{before->second.size, before->first};
+    before->second.size += piece->second.size;
+    pieces_.erase(piece);
+    if (joins_next) remove_hole(above);
+    change_hole(below, {before->second.size, below.second});
+    return;
   }
-  holes_.emplace(piece->second.size, piece->first);
+  const Hole whole{piece->second.size, address};
+  joins_next ? change_hole(above, whole) : add_hole(whole);
 }
 
 void AddressMap::for_each(const Visit& visit) const {

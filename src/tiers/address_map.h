@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/node_allocator.h"
@@ -14,7 +14,8 @@ namespace lms {
 
 /// Which stretches of an address range [0, capacity) are taken. Knows addresses only, owns nothing;
 /// what sizes and addresses are multiples of is the caller's affair. Not thread-safe. Sizes given
-/// are > 0 (else Error). n: number of stretches taken. Callbacks must not change the map.
+/// are > 0 (else Error). n: number of stretches taken. Callbacks must not change the map. Where it
+/// says O(log n), holes are also moved in a list, by the thousand in a microsecond.
 class AddressMap {
  public:
   using Visit = std::function<void(Bytes address, Bytes size)>;
@@ -41,7 +42,7 @@ class AddressMap {
   [[nodiscard]] Bytes used() const { return used_; }
   [[nodiscard]] Bytes capacity() const { return capacity_; }
   [[nodiscard]] Bytes top() const;  ///< end of the highest taken stretch; 0 if there is none
-  [[nodiscard]] Bytes largest_hole() const { return holes_.empty() ? 0 : holes_.rbegin()->first; }
+  [[nodiscard]] Bytes largest_hole() const { return holes_.empty() ? 0 : holes_.back().first; }
   [[nodiscard]] std::size_t count() const { return pieces_.size() - holes_.size(); }
 
   /// Every taken stretch, by ascending address.
@@ -75,9 +76,15 @@ class AddressMap {
   void take_from(Pieces::iterator hole, Bytes address, Bytes size);
 
   // Taken stretches and holes cover the range without a gap, and no hole follows another.
-  Pieces pieces_;  // address -> piece
-  using Hole = std::pair<Bytes, Bytes>;
-  std::set<Hole, std::less<>, NodeAllocator<Hole>> holes_;  // (size, address)
+  Pieces pieces_;                        // address -> piece
+  using Hole = std::pair<Bytes, Bytes>;  // (size, address)
+  /// The first hole that is no smaller, and of equals no lower.
+  std::vector<Hole>::iterator first_from(Hole hole);
+  void add_hole(Hole hole);
+  void remove_hole(Hole hole);
+  void change_hole(Hole from, Hole to);
+
+  std::vector<Hole> holes_;  // ascending: there are few, and one changes with every call
   Bytes capacity_ = 0;
   Bytes used_ = 0;
 };

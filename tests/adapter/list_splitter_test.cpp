@@ -2,6 +2,7 @@
 
 #include "adapter/support.h"
 #include "adapters/torch/hook/op_run.h"
+#include "adapters/torch/hook/typed_kernel.h"
 
 namespace lms::torch {
 namespace {
@@ -65,12 +66,25 @@ bool in_chunks(const c10::OperatorHandle& op, c10::Stack& stack) {
                        stack);
 }
 
+/// Likewise as PyTorch finds it there: without boxes.
+void run_typed(const c10::OperatorHandle& op, c10::Stack& stack) {
+  const OpInfo info = describe(op, c10::DispatchKey::CUDA);
+  const auto own = op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  const auto kernel = typed_kernel(info, own, op);
+  ASSERT_TRUE(kernel) << info.name;
+  kernel->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+}
+
 void expect_same_in_chunks(const char* name, const char* overload,
-                           std::vector<c10::IValue> arguments) {
+                           const std::vector<c10::IValue>& arguments) {
   const auto op = find_operator(name, overload);
   const auto expected = bytes_of(call(op, arguments)[0].toTensorVector());
-  c10::Stack stack = std::move(arguments);
+  c10::Stack stack = arguments;
   ASSERT_TRUE(in_chunks(op, stack)) << name << "." << overload;
+  ASSERT_EQ(stack.size(), 1U);
+  EXPECT_EQ(bytes_of(stack[0].toTensorVector()), expected) << name << "." << overload;
+  stack = arguments;
+  run_typed(op, stack);
   ASSERT_EQ(stack.size(), 1U);
   EXPECT_EQ(bytes_of(stack[0].toTensorVector()), expected) << name << "." << overload;
 }
@@ -87,7 +101,39 @@ TEST(ListSplitter, ListsThatAreReturnedAndScalarsByPosition) {
   expect_same_in_chunks("aten::_foreach_mul", "ScalarList", {a, scalars});
   expect_same_in_chunks("aten::_foreach_addcmul", "Tensor", {a, a, b, by_position});
   expect_same_in_chunks("aten::_foreach_norm", "Scalar", {a, 2, c10::IValue()});
-  EXPECT_EQ(managed.count("list_splits"), 5);
+  EXPECT_EQ(managed.count("list_splits"), 10);
+}
+
+TEST(ListSplitter, ListsThatAreWrittenWithoutBoxes) {
+  ManagedCpu managed(kLimit);
+  const auto b = list(0.5);
+  auto scalars = c10::impl::GenericList(c10::NumberType::get());
+  for (int i = 0; i < kLength; ++i) scalars.push_back(0.1 * i);
+  const at::Tensor by_position = at::arange(kLength, at::kFloat);
+  const auto expect_same = [&](const char* name, const char* overload,
+                               std::vector<c10::IValue> others) {
+    const auto op = find_operator(name, overload);
+    const auto whole = list(0.0), in_parts = list(0.0);
+    others.insert(others.begin(), whole);
+    (void)call(op, others);
+    others.front() = in_parts;
+    c10::Stack stack = std::move(others);
+    const auto splits = managed.count("list_splits");
+    run_typed(op, stack);
+    EXPECT_TRUE(stack.empty());
+    EXPECT_EQ(managed.count("list_splits"), splits + 1);
+    EXPECT_EQ(bytes_of(in_parts), bytes_of(whole)) << name << "." << overload;
+  };
+  expect_same("aten::_foreach_mul_", "Scalar", {0.3});
+  expect_same("aten::_foreach_lerp_", "ScalarList", {b, scalars});
+  expect_same("aten::_foreach_addcdiv_", "Tensor", {list(0.2), b, by_position});
+
+  // Scalars for other positions than there are: the operator complains, and has written nothing.
+  const auto op = find_operator("aten::_foreach_addcdiv_", "Tensor");
+  const auto a = list(0.0);
+  c10::Stack stack{a, list(0.2), b, at::arange(kLength - 1, at::kFloat)};
+  EXPECT_ANY_THROW(run_typed(op, stack));
+  EXPECT_EQ(bytes_of(a), bytes_of(list(0.0)));
 }
 
 TEST(ListSplitter, ListsThatKernelsLookAtAsAWholeAreLeftWhole) {

@@ -58,6 +58,18 @@ TEST(Pilot, SaysWhyItLeavesThePlanAndComesBackToIt) {
   EXPECT_GT(after.steps, before.steps + 2);
 }
 
+TEST(Pilot, AsksWhatOperatorsCostOnlyWhereTheStepIsNotKnown) {
+  Loop loop(kTight, 8);
+  EXPECT_TRUE(loop.pilot.wants_costs());
+  for (int i = 0; i < 10; ++i) loop.step(8);
+  ASSERT_GT(loop.pilot.stats().steps, 0);
+  EXPECT_FALSE(loop.pilot.wants_costs());
+  loop.step(8, /*extra=*/777);
+  EXPECT_TRUE(loop.pilot.wants_costs());
+  loop.pilot.stop();
+  EXPECT_FALSE(loop.pilot.wants_costs());
+}
+
 TEST(Pilot, MayBeStartedAnewAtAnyMoment) {
   for (int before = 1; before <= 12; ++before) {
     Loop loop(kTight, 8);

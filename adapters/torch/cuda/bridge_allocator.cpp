@@ -8,6 +8,7 @@
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/slices/run_in_place.h"
+#include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
 namespace {
@@ -43,9 +44,12 @@ c10::DataPtr BridgeAllocator::allocate(size_t n) {
   if (memory == nullptr) return native_->allocate(n);
   const auto bytes = static_cast<Bytes>(n);
   CudaManager& manager = memory->manager();
-  if (auto data = allocate_in_place(manager, bytes, /*refused=*/false)) return data;
+  ThreadState& state = thread_state();
+  if (state.in_place != nullptr) {
+    if (auto data = allocate_in_place(manager, bytes, /*refused=*/false)) return data;
+  }
   try {
-    if (auto data = memory->allocate(n)) return data;
+    if (auto data = memory->allocate(state, n)) return data;
     auto data = memory->with_room<c10::DataPtr>(n, [&] { return native_->allocate(n); });
     memory->note_allocation(data.get(), bytes);
     return data;

@@ -27,7 +27,9 @@ class CudaBlock final : public StorageBlock {
         storage(c10::weak_intrusive_ptr<c10::StorageImpl>(
             c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage))),
         manager_(manager) {}
-  ~CudaBlock() override { slot.release(last_copy()); }
+  ~CudaBlock() override {
+    if (slot) slot.release(last_copy());
+  }
 
   // They come and go with every tensor: their memory is kept.
   static void* operator new(std::size_t size);
@@ -66,6 +68,7 @@ class CudaBlock final : public StorageBlock {
   c10::DataPtr ahead;
   bool ahead_of_use = false;  ///< there is `ahead`
   void* place = nullptr;      ///< the bytes' place in the arena; null if they are elsewhere
+  bool place_given = false;   ///< it is free again, as the block dies
   /// Streams that have used the device bytes since they came; each has waited for copied_in.
   c10::SmallVector<cudaStream_t, 2> streams;
   /// The stream on which the program allocated the storage: its work comes before the death,

@@ -7,11 +7,11 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/cuda/on_device.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
 #include "base/node_allocator.h"
@@ -21,36 +21,23 @@ namespace lms::torch {
 
 namespace {
 
-struct FreeBlocks {
-  std::mutex mutex;
-  FreeNodes nodes;
-};
-
-FreeBlocks& free_blocks() {
-  static auto* blocks = new FreeBlocks;  // never destroyed: storages outlive static destructors
+SharedFreeNodes& free_blocks() {
+  static auto* blocks =
+      new SharedFreeNodes;  // never destroyed: storages outlive static destructors
   return *blocks;
 }
 
 }  // namespace
 
-// Nobody waits: in a forked child nobody might let go.
-void* CudaBlock::operator new(std::size_t size) {
-  const std::unique_lock lock(free_blocks().mutex, std::try_to_lock);
-  return lock ? free_blocks().nodes.take(size) : ::operator new(size);
-}
+void* CudaBlock::operator new(std::size_t size) { return free_blocks().take(size); }
 
 void CudaBlock::operator delete(void* block, std::size_t size) noexcept {
-  const std::unique_lock lock(free_blocks().mutex, std::try_to_lock);
-  if (lock) {
-    free_blocks().nodes.give(block, size);
-  } else {
-    ::operator delete(block);
-  }
+  free_blocks().give(block, size);
 }
 
 void CudaBlock::forgotten() noexcept {
   if (place != nullptr) {
-    manager_.memory_.arena()->unlink(place, this);
+    if (!place_given) manager_.memory_.arena()->unlink(place, this);
   } else if (!is_away(state)) {
     manager_.pilot().gone(uid);  // PyTorch's own memory dies without a word
   }
@@ -222,9 +209,28 @@ Block* CudaManager::find(EngineLock& /*lock*/, c10::StorageImpl& storage) {
 }
 
 Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
-  const auto bytes = static_cast<Bytes>(storage.nbytes());
   if (const auto found = blocks_.find(&storage); found != blocks_.end()) {
     CudaBlock& block = *found->second;
+    const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+    const bool stays = block.state == BlockState::kResident || block.state == BlockState::kFresh;
+    // As nearly always: it lies in the arena where it has lain.
+    if (stays && !block.ahead_of_use && data.get() == block.place && block.place != nullptr &&
+        data.get_deleter() == &CudaMemory::delete_in_arena &&
+        block.size == static_cast<Bytes>(storage.nbytes()) && !memory_.in_pool()) {
+      return &block;
+    }
+    return find_or_track_again(lock, storage, &block);
+  }
+  const auto bytes = static_cast<Bytes>(storage.nbytes());
+  if (!on() || bytes < min_block() || bytes == 0) return nullptr;
+  return find_or_track_again(lock, storage, nullptr);
+}
+
+Block* CudaManager::find_or_track_again(EngineLock& lock, c10::StorageImpl& storage,
+                                        CudaBlock* known) {
+  const auto bytes = static_cast<Bytes>(storage.nbytes());
+  if (known != nullptr) {
+    CudaBlock& block = *known;
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     const bool below = is_away(block.state) || block.ahead_of_use;
     const bool mine =
@@ -246,8 +252,7 @@ Block* CudaManager::find_or_track(EngineLock& lock, c10::StorageImpl& storage) {
   block.home = memory_.owner_of(data);
   if (DeviceArena* const arena = memory_.arena(); arena != nullptr && arena->owns(data)) {
     block.place = data;
-    block.uid = arena->uid_of(data);
-    arena->set_block(data, &block);
+    block.uid = arena->track(data, &block);
   } else {
     block.beside = memory_.is_beside(data);
   }
@@ -286,15 +291,17 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
   if (other && other->device() == device_) second = c10::cuda::CUDAStream(*other).stream();
   for (const Use& use : uses) {
     auto& block = static_cast<CudaBlock&>(*use.block);
-    for (const cudaStream_t stream : {current, second.value_or(current)}) {
-      if (block.used_on(stream)) continue;
+    const auto note = [&](cudaStream_t stream) {
+      if (block.used_on(stream)) return;
       if (block.copied_in) memory_.wait_on(stream, block.copied_in);
       block.streams.push_back(stream);
-    }
+    };
+    note(current);
+    if (second) note(*second);
     if (block.ahead_of_use) {
       mover_.arrive(block, *block.key);
       // Until now kernels that LMS cannot see may have read the copy on this stream.
-      const c10::cuda::CUDAGuard guard(device_.index());
+      const OnDevice guard(device_.index());
       block.slot_used = cuda::Event::record(device_.index(), current);
       block.has_copy = block.copy_valid = mover_.keeps_copies();
       if (!block.has_copy) mover_.drop_copy(block);

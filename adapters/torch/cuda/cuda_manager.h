@@ -75,6 +75,8 @@ class CudaManager final : public DeviceManager {
  private:
   friend class CudaBlock;
 
+  /// What find_or_track() does not find at once; `known`: the block that was the storage's.
+  Block* find_or_track_again(EngineLock& lock, c10::StorageImpl& storage, CudaBlock* known);
   void start_with(const Options& settings, bool was_on);
   /// The memory fraction that makes PyTorch's allocator keep to `limit`.
   [[nodiscard]] double fraction_of(Bytes limit, std::size_t total) const;

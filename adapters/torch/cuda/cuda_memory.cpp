@@ -13,6 +13,7 @@
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/cuda/on_device.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
@@ -88,9 +89,11 @@ Bytes CudaMemory::native_reserved() {
 }
 
 void CudaMemory::note_arena_growth() {
-  if (arena_noted_.exchange(arena_->mapped(), std::memory_order_relaxed) < arena_->mapped()) {
-    (void)native_reserved();
-  }
+  const Bytes mapped = arena_->mapped();
+  const Bytes noted = arena_noted_.load(std::memory_order_relaxed);
+  if (noted == mapped) return;
+  arena_noted_.store(mapped, std::memory_order_relaxed);
+  if (noted < mapped) (void)native_reserved();
 }
 
 void CudaMemory::reset_reserved_peak() {
@@ -129,7 +132,7 @@ void CudaMemory::bound_native() {
   manager_.bound_native(std::max<Bytes>(manager_.limit() - arena_->mapped(), 0));
 }
 
-c10::DataPtr CudaMemory::allocate(std::size_t n) {
+c10::DataPtr CudaMemory::allocate(ThreadState& state, std::size_t n) {
   const auto bytes = static_cast<Bytes>(n);
   if (bytes < manager_.min_block() || in_pool() ||
       !serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream())) {
@@ -137,10 +140,9 @@ c10::DataPtr CudaMemory::allocate(std::size_t n) {
   }
   const Bytes size = round_up(bytes, kUnit);
   const BlockUid uid = Pilot::new_uid();
-  ThreadState& state = thread_state();
   if (state.outermost != nullptr && state.holder.engine() == nullptr) {
     EngineLock lock = engine_.lock();
-    enter_engine(lock, engine_);
+    enter_engine(state, lock, engine_);
   }
   try {
     Replay* const replay = state.replay;
@@ -148,7 +150,10 @@ c10::DataPtr CudaMemory::allocate(std::size_t n) {
         replay != nullptr ? replay->take() : manager_.pilot().allocating(uid, size);
     auto data = take_or_wait<c10::DataPtr>(
         [&] { return take_in_arena(size, uid, wanted, /*evict=*/true); });
-    if (data) return data;
+    if (data) {
+      state.note_allocation(data.get());
+      return data;
+    }
   } catch (const TierFull& full) {
     manager_.pilot().released(uid);
     throw_out_of_memory(manager_, {.requested = bytes, .reason = full.what()});
@@ -359,7 +364,7 @@ void CudaMemory::claim(const CudaBlock& block, const c10::DataPtr& data, cudaStr
 void CudaMemory::make_plain(c10::StorageImpl& storage) {
   const void* data = storage._mutable_data_ptr_no_checks().get();
   if (!arena_ || data == nullptr || !arena_->owns(data)) return;
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   const std::size_t bytes = storage.nbytes();
   auto fresh = with_room<c10::DataPtr>(
@@ -409,14 +414,9 @@ void CudaMemory::delete_in_arena(void* data) {
   CudaManager& manager = memory->manager_;
   const auto stay = memory->arena_->look(data);
   if (!stay) return;
-  if (stay->block != nullptr && manager.lineages().any() &&
-      manager.keep_for_lineages(*stay->block, stay->uid,
-                                {data, data, &delete_in_arena, memory->device_})) {
-    return;
-  }
   const auto give = [&](const cuda::EventPtr& being_copied) {
     try {
-      std::optional<c10::cuda::CUDAGuard> guard;
+      std::optional<OnDevice> guard;
       if (stay->arriving || being_copied || !stay->users.empty()) {
         guard.emplace(memory->device_.index());
       }
@@ -439,11 +439,23 @@ void CudaMemory::delete_in_arena(void* data) {
     give(nullptr);
   } else {
     EngineLock lock = memory->engine_.lock();
-    const bool known = memory->engine_.knows(lock, stay->block, stay->uid);
+    bool known = memory->engine_.knows(lock, stay->block, stay->uid);
+    if (known && manager.lineages().any() && stay->block->origin) {
+      lock.unlock();
+      if (manager.keep_for_lineages(*stay->block, stay->uid,
+                                    {data, data, &delete_in_arena, memory->device_})) {
+        return;
+      }
+      lock.lock();
+      known = memory->engine_.knows(lock, stay->block, stay->uid);
+    }
     // A copy that has been begun ahead may still be reading the bytes.
     give(known ? stay->block->being_copied : nullptr);
     // Whoever waits for room hears of it when it is there.
-    if (known) memory->engine_.remove(lock, *stay->block);
+    if (known) {
+      stay->block->place_given = true;
+      memory->engine_.remove(lock, *stay->block);
+    }
   }
   manager.pilot().released(stay->uid);
   if (manager.on() || memory->arena_->used() > 0) return;
@@ -476,7 +488,7 @@ void CudaMemory::wait_on(cudaStream_t stream, const cuda::EventPtr& event) {
     event->block(stream);
     return;
   }
-  const c10::cuda::CUDAGuard guard(device_.index());  // events for times are its own
+  const OnDevice guard(device_.index());  // events for times are its own
   laps_.wait(stream, *event);
 }
 

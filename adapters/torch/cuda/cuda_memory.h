@@ -18,6 +18,7 @@
 namespace lms::torch {
 
 class CudaManager;
+struct ThreadState;
 
 /// Where the memory of one device comes from: what is managed, and allocated on the device's main
 /// stream (the first that allocates), from an arena of LMS, at addresses that LMS chooses; all else
@@ -40,7 +41,7 @@ class CudaMemory final : public Meter {
 
   /// Memory from the arena, or null where PyTorch's allocator is to be asked: small allocations,
   /// other streams, private pools. Throws c10::OutOfMemoryError (or Shortage).
-  c10::DataPtr allocate(std::size_t bytes);
+  c10::DataPtr allocate(ThreadState& state, std::size_t bytes);
   /// Calls `allocate`, PyTorch's own allocation of `bytes`, with room made for it before, and again
   /// after a reclaim if it throws c10::OutOfMemoryError all the same.
   template <typename Result>

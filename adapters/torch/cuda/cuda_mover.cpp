@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/cuda/on_device.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
@@ -56,7 +57,7 @@ void CudaMover::delete_absent(void* context) {
   try {
     // A kernel that LMS cannot see may still be reading the copy over the bus.
     const int index = manager.device().index();
-    const c10::cuda::CUDAGuard guard(index);
+    const OnDevice guard(index);
     if (block->slot_used) block->slot_used->block(block->home);
     for (const cudaStream_t stream : block->recorded) {
       if (stream != block->home) Event::record(index, stream)->block(block->home);
@@ -182,7 +183,7 @@ std::optional<Bytes> CudaMover::page_out(Block& base, bool clean) {
   const cuda::ScopedRange range(clean ? "evict, clean" : "evict", block.size);
   mark_pressed();
   manager_.pilot().wake();
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   Bytes copied = 0;
   memory_.inherit_users(block, data);
   if (clean) {
@@ -214,7 +215,7 @@ std::optional<Bytes> CudaMover::copy_below(Block& base) {
     return std::nullopt;
   }
   const cuda::ScopedRange range("copy out", block.size);
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   HostSlot slot = host_->acquire(block.size);
   host_allocated_ += round_up(block.size, HostArena::kAlignment);
   const void* data = storage->_mutable_data_ptr_no_checks().get();
@@ -268,7 +269,7 @@ std::optional<Bytes> CudaMover::page_in(Block& base, bool ahead) {
   int& arrivals = thread_state().arrivals;
   const std::unique_ptr<int, void (*)(int*)> arriving(&++arrivals, [](int* count) { --*count; });
   const int index = device_.index();
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   const cudaStream_t current = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
   // What lineages need must not die unheard, as PyTorch's memory does.
   const bool in_arena = memory_.serves(current) || memory_.serves(block.home) ||
@@ -316,7 +317,7 @@ bool CudaMover::relocate(Block& base) {
   if (!storage || !holds(*storage, block) || block.place == nullptr || manager_.capturing())
     return false;
   const int index = device_.index();
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   const cudaStream_t main = c10::cuda::getCurrentCUDAStream(index).stream();
   const Bytes home = manager_.pilot().home_of(block);
   if (home == kNoAddress || !memory_.serves(main)) return false;
@@ -358,7 +359,7 @@ bool CudaMover::copy_matches(Block& base) {
   if (!storage || !block.slot) return true;
   if (!holds(*storage, block)) return true;
   const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   if (block.being_copied) block.being_copied->wait();
   HostSlot slot = host_->acquire(block.size);
   for (cudaStream_t stream : block.streams) {

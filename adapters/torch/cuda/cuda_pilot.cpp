@@ -7,6 +7,7 @@
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/cuda_manager.h"
 #include "adapters/torch/cuda/native_stats.h"
+#include "adapters/torch/cuda/on_device.h"
 #include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
@@ -14,27 +15,27 @@
 namespace lms::torch {
 
 void CudaPilotDevice::start_laps() {
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   memory_.start_laps();
 }
 
 void CudaPilotDevice::begin_lap() {
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   memory_.laps().begin_lap(memory_.used_by_plan());
 }
 
 void CudaPilotDevice::lap() {
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   memory_.laps().lap(memory_.used_by_plan());
 }
 
 void CudaPilotDevice::restart_lap() {
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   memory_.laps().restart_lap();
 }
 
 PilotDevice::Laps CudaPilotDevice::finish_laps() {
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   Laps laps = memory_.laps().finish();
   // What this step does not tell, the one before has told, perhaps.
   link_ = measured_link(laps.copies, link_);
@@ -47,7 +48,7 @@ PilotDevice::Room CudaPilotDevice::room() {
   if (memory_.arena() == nullptr) throw Error("this device cannot map memory to addresses");
   if (!memory_.serves(memory_.main_stream()))
     throw Error("so small a limit is left to PyTorch's allocator");
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   {
     // Everything comes back where the plan wants it; what cannot leave is left behind.
     Engine& engine = manager_.engine();
@@ -92,7 +93,7 @@ bool CudaPilotDevice::make_room_ahead(EngineLock& lock, Engine& /*engine*/, Byte
 LinkModel CudaPilotDevice::link() { return link_; }
 
 void CudaPilotDevice::remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) {
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   manager_.in_order([&] { manager_.lineages().remake_ghost(uid, addresses); });
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/cuda/on_device.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "cuda/profiler.h"
@@ -21,7 +22,7 @@ bool CudaMover::drop(Block& base, Bytes most) {
   const cuda::ScopedRange range("drop", block.size);
   mark_pressed();
   manager_.pilot().wake();
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   memory_.inherit_users(block, block.place);
   release_in_order(block, block.place);
   if (block.slot) block.slot.release(block.last_copy());
@@ -46,7 +47,7 @@ bool CudaMover::rematerialise(Block& base, const std::function<void()>& /*take*/
                 " that would have to be computed again");
   }
   const cuda::ScopedRange range("rematerialise", block.size);
-  const c10::cuda::CUDAGuard guard(device_.index());
+  const OnDevice guard(device_.index());
   manager_.in_order([&] {
     const Lineages::Made made =
         manager_.lineages().remake(block, manager_.pilot().addresses_for(block));

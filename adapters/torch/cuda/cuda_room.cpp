@@ -20,7 +20,7 @@ constexpr int kAttempts = 3;
 
 template <typename Result>
 Result CudaMemory::take_or_wait(c10::function_ref<Result()> take) {
-  PinHolder* const who = may_wait_as();
+  PinHolder* who = nullptr;
   bool waited = false;
   const auto end_wait = [&] {
     if (!waited) return;
@@ -28,6 +28,7 @@ Result CudaMemory::take_or_wait(c10::function_ref<Result()> take) {
     engine_.end_wait(lock);
   };
   const auto wait = [&](std::uint64_t before) {
+    who = may_wait_as();
     if (who == nullptr) return false;
     EngineLock lock = engine_.lock(who);
     if (engine_.changes() != before) return true;

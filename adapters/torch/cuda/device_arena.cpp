@@ -35,9 +35,11 @@ void* DeviceArena::register_at(Bytes address, Bytes size, BlockUid uid) {
   stay.address = address;
   stay.size = size;
   stay.uid = uid;
-  used_ += size;
-  peak_ = std::max(peak_.load(), used_.load());
-  taken_ += size;
+  // Written under the lock alone.
+  const Bytes used = this->used() + size;
+  used_.store(used, std::memory_order_relaxed);
+  if (used > peak()) peak_.store(used, std::memory_order_relaxed);
+  taken_.store(taken() + size, std::memory_order_relaxed);
   return memory_.base() + address;
 }
 
@@ -134,28 +136,29 @@ void* DeviceArena::take(Bytes size, BlockUid uid) {
   return address ? register_stay(*address, size, uid) : nullptr;
 }
 
-std::optional<DeviceArena::Stay> DeviceArena::look(const void* data) {
+std::optional<DeviceArena::Leaving> DeviceArena::look(const void* data) {
   const Guard guard(mutex_);
   const Stay* stay = find(data);
-  return stay == nullptr ? std::nullopt : std::optional(*stay);
+  if (stay == nullptr) return std::nullopt;
+  return Leaving{stay->uid, stay->block, stay->arriving, stay->users};
 }
 
 void DeviceArena::give(const void* data) {
   const Guard guard(mutex_);
-  const Stay* stay = find(data);
-  if (stay == nullptr) return;
-  const Bytes address = stay->address;
-  used_ -= stay->size;
-  for (const auto& [begin, length] : stay->pieces) {
+  const auto found = stays_.find(offset_of(data));
+  if (found == stays_.end()) return;
+  const Stay& stay = found->second;
+  used_.store(used() - stay.size, std::memory_order_relaxed);
+  for (const auto& [begin, length] : stay.pieces) {
     map_.give(begin);
     in_pieces_.erase(begin);
   }
-  if (stay->pieces.empty()) map_.give(address);
-  stays_.erase(address);
+  if (stay.pieces.empty()) map_.give(stay.address);
+  stays_.erase(found);
 }
 
 DeviceArena::Stay* DeviceArena::find(const void* data) {
-  const auto found = stays_.find(static_cast<const std::byte*>(data) - memory_.base());
+  const auto found = stays_.find(offset_of(data));
   return found == stays_.end() ? nullptr : &found->second;
 }
 
@@ -186,10 +189,12 @@ bool DeviceArena::lies_on(const void* data, const std::vector<std::uint32_t>& pa
   return next > 0 && next == pages.size();
 }
 
-BlockUid DeviceArena::uid_of(const void* data) {
+BlockUid DeviceArena::track(const void* data, CudaBlock* block) {
   const Guard guard(mutex_);
-  const Stay* stay = find(data);
-  return stay == nullptr ? 0 : stay->uid;
+  Stay* stay = find(data);
+  if (stay == nullptr) return 0;
+  stay->block = block;
+  return stay->uid;
 }
 
 void DeviceArena::set_block(const void* data, CudaBlock* block) {

@@ -56,8 +56,14 @@ class DeviceArena {
   /// Takes free pages of the window, wherever they are, or returns null: for what no free stretch
   /// is long enough for.
   void* take_in_pieces(Bytes size, BlockUid uid);
-  /// What is known of it; nothing if nothing lies there.
-  std::optional<Stay> look(const void* data);
+  /// What whoever frees it must know; nothing if nothing lies there.
+  struct Leaving {
+    BlockUid uid;
+    CudaBlock* block;
+    cuda::EventPtr arriving;
+    c10::SmallVector<cudaStream_t, 2> users;
+  };
+  std::optional<Leaving> look(const void* data);
   /// Frees. From now on the main stream may write there: its waits must have been queued.
   void give(const void* data);
 
@@ -66,7 +72,8 @@ class DeviceArena {
   /// Whether it lies there: from an address of the window on, or on these of its pages.
   [[nodiscard]] bool lies_at(const void* data, Bytes address);
   [[nodiscard]] bool lies_on(const void* data, const std::vector<std::uint32_t>& pages);
-  [[nodiscard]] BlockUid uid_of(const void* data);
+  /// set_block(), and what has been taken there as; 0 if nothing lies there.
+  BlockUid track(const void* data, CudaBlock* block);
   void set_block(const void* data, CudaBlock* block);
   /// From now on it is another's.
   void hand_over(const void* data, CudaBlock& block);
@@ -121,6 +128,9 @@ class DeviceArena {
   Stay* stay_in(Bytes address);
   void set_end(Bytes end);
   void note_mapped();
+  [[nodiscard]] Bytes offset_of(const void* data) const {
+    return static_cast<const std::byte*>(data) - memory_.base();
+  }
   Stay* find(const void* data);
 
   std::mutex mutex_;

@@ -31,6 +31,7 @@ void NativeOwners::start() {
     if (segment.owner_private_pool_id != c10::MempoolId_t{0, 0}) {
       // A graph's, that was captured before: it has the addresses.
       for_each_taken(segment, [&](const void* data) { pooled_.insert(data); });
+      any_pooled_ = true;
     }
     if (segment.stream == nullptr) continue;
     segments_.push_back({segment.address, segment.address + segment.total_size,
@@ -42,6 +43,7 @@ void NativeOwners::allocated(void* data, cudaStream_t stream, bool pooled, bool 
   std::lock_guard guard(mutex_);
   if (pooled) {
     pooled_.insert(data);
+    any_pooled_ = true;
     if (pooled_.size() >= prune_pooled_at_) prune_pooled();
   } else if (!pooled_.empty()) {
     pooled_.erase(data);  // the pool has given it back
@@ -66,7 +68,7 @@ void NativeOwners::prune_pooled() {
   prune_pooled_at_ = std::max(prune_pooled_at_, 2 * pooled_.size());
 }
 
-bool NativeOwners::is_pooled(const void* data) {
+bool NativeOwners::pooled(const void* data) {
   std::lock_guard guard(mutex_);
   return pooled_.contains(data);
 }

@@ -3,6 +3,7 @@
 #include <c10/util/SmallVector.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
@@ -25,7 +26,9 @@ class NativeOwners {
   /// The allocator has given `data` on `stream`. `pooled`: of a private pool; `large`: it may be
   /// asked for.
   void allocated(void* data, cudaStream_t stream, bool pooled, bool large);
-  [[nodiscard]] bool is_pooled(const void* data);
+  [[nodiscard]] bool is_pooled(const void* data) {
+    return any_pooled_.load(std::memory_order_relaxed) && pooled(data);
+  }
   /// The stream that the allocator goes by, of what is large.
   [[nodiscard]] cudaStream_t owner_of(const void* data);
   /// It was given out since start(), on a stream that is neither the default one nor `main`.
@@ -36,6 +39,7 @@ class NativeOwners {
   [[nodiscard]] Streams take_users(const void* data);
 
  private:
+  [[nodiscard]] bool pooled(const void* data);
   void prune_pooled();  ///< under the lock
 
   const int device_;
@@ -47,6 +51,7 @@ class NativeOwners {
   };
   std::vector<Segment> segments_;           ///< off the default stream, from before start()
   std::unordered_set<const void*> pooled_;  ///< memory of private pools
+  std::atomic<bool> any_pooled_{false};     ///< there has ever been any; written under the lock
   std::size_t prune_pooled_at_ = 1024;      ///< so many: what is free again is looked for
   std::unordered_map<const void*, Streams> users_;
 };

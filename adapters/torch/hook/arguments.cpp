@@ -60,16 +60,27 @@ void pin_nested(ThreadState& state, const OpInfo& info, const c10::Stack& stack)
 }
 
 void pin_nested(ThreadState& state, std::span<const StorageUse> storages) {
-  if (state.replay == nullptr) {
-    const auto is_held = [&](const StorageUse& use) {
-      return std::ranges::any_of(state.arguments, [&](const StorageUse& held) {
-        return held.storage == use.storage && (held.writes || !use.writes);
-      });
-    };
-    constexpr std::size_t kFew = 16;  // of a list's the engine knows sooner
-    if (state.arguments.size() <= kFew && std::ranges::all_of(storages, is_held)) return;
+  constexpr std::size_t kFew = 16;  // of a list's the engine knows sooner
+  if (state.replay != nullptr || state.arguments.size() > kFew) {
+    state.operator_pins.add(state, storages);
+    return;
   }
-  state.operator_pins.add(state, storages);
+  const auto is_held = [&](const StorageUse& use) {
+    return std::ranges::any_of(state.arguments, [&](const StorageUse& held) {
+      return held.storage == use.storage && (held.writes || !use.writes);
+    });
+  };
+  // PyTorch's own kernels alone make nothing but results and what they need meanwhile, of which
+  // nobody else knows, on the stream that they are called on. What no block stands for stays where
+  // it is, and results become blocks when the operator ends.
+  const bool knows_new = state.outermost != nullptr && state.outermost->completes_results &&
+                         state.in_place == nullptr && state.access_scopes.empty();
+  StorageUses others;
+  for (const StorageUse& use : storages) {
+    if (is_held(use) || (knows_new && state.has_made(*use.storage))) continue;
+    others.push_back(use);
+  }
+  if (!others.empty()) state.operator_pins.add(state, others);
 }
 
 void begin_anew(ThreadState& state) {

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <string_view>
+#include <optional>
 #include <vector>
 
 #include "adapters/torch/thread_state.h"
@@ -18,15 +18,12 @@ constexpr Bytes kSplitAbove = 4;
 constexpr Bytes kSplitAbovePressed = 16;
 constexpr Bytes kChunk = 64;
 
-/// The arguments of one call, read as columns of equal length.
+/// The lists of one call, as columns of equal length.
 struct Lists {
   std::size_t length = 0;
-  std::vector<std::size_t> columns;              ///< positions of the lists of tensors
-  std::vector<std::vector<at::Tensor>> tensors;  ///< those lists
-  std::vector<std::size_t> scalar_lists;         ///< positions of the lists of scalars
-  std::size_t scalar_tensor = SIZE_MAX;  ///< position of a tensor with one scalar a position
+  TensorLists columns;  ///< that are not empty
   DeviceManager* manager = nullptr;
-  std::vector<Bytes> bytes;  ///< managed bytes at each position of the lists
+  c10::SmallVector<Bytes, 64> bytes;  ///< managed bytes at each position of the lists
   Bytes total = 0;
 };
 
@@ -34,57 +31,43 @@ Bytes split_above(const DeviceManager& manager) {
   return manager.limit() / (pressed() ? kSplitAbovePressed : kSplitAbove);
 }
 
+/// The bytes of the tensor's storage, if it is one of those that are managed.
+Bytes managed_bytes(const at::Tensor& tensor, DeviceManager*& manager) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!tensor.defined() || !impl.has_storage()) return 0;
+  if (manager == nullptr) manager = active_manager(tensor.device());
+  if (manager == nullptr) return 0;
+  const auto bytes = static_cast<Bytes>(impl.unsafe_storage().nbytes());
+  return bytes >= manager->min_block() ? bytes : 0;
+}
+
 /// Whether the lists may take so much that they are split: asked of every list operator, before
 /// anything is made of its lists.
-bool may_be_split(const c10::IValue* arguments, std::size_t count) {
-  const DeviceManager* manager = nullptr;
+template <typename ForEachTensor>
+bool may_be_split(ForEachTensor for_each_tensor) {
+  DeviceManager* manager = nullptr;
   Bytes total = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!arguments[i].isTensorList()) continue;
-    for (const c10::IValue& element : arguments[i].toListRef()) {
-      const at::Tensor& tensor = element.toTensor();
-      if (!tensor.defined() || !tensor.has_storage()) continue;
-      if (manager == nullptr) manager = active_manager(tensor.device());
-      if (manager == nullptr) continue;
-      const auto bytes =
-          static_cast<Bytes>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes());
-      if (bytes >= manager->min_block()) total += bytes;
-    }
-  }
+  for_each_tensor([&](const at::Tensor& tensor) { total += managed_bytes(tensor, manager); });
   return manager != nullptr && total > split_above(*manager);
 }
 
 /// False: not lists of one length.
-bool read_lists(const c10::IValue* arguments, std::size_t count, Lists& lists) {
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!arguments[i].isTensorList()) continue;
-    auto tensors = arguments[i].toTensorVector();
-    if (tensors.empty()) continue;
-    if (lists.length != 0 && tensors.size() != lists.length) return false;
-    lists.length = tensors.size();
-    lists.columns.push_back(i);
-    lists.tensors.push_back(std::move(tensors));
-  }
-  if (lists.length < 2) return false;
-  for (std::size_t i = 0; i < count; ++i) {
-    const c10::IValue& value = arguments[i];
-    if (value.isList() && !value.isTensorList() && value.toListRef().size() == lists.length) {
-      lists.scalar_lists.push_back(i);
-    }
-  }
-  return true;
+bool of_one_length(Lists& lists) {
+  if (lists.columns.empty()) return false;
+  lists.length = lists.columns.front().size();
+  const auto has_length = [&](at::TensorList column) { return column.size() == lists.length; };
+  return lists.length >= 2 && std::ranges::all_of(lists.columns, has_length);
 }
 
 void measure(Lists& lists) {
   lists.bytes.assign(lists.length, 0);
-  for (const auto& tensors : lists.tensors) {
+  std::optional<c10::Device> device;
+  for (const at::TensorList column : lists.columns) {
     for (std::size_t k = 0; k < lists.length; ++k) {
-      const at::Tensor& tensor = tensors[k];
-      if (!tensor.defined() || !tensor.has_storage()) continue;
-      if (lists.manager == nullptr) lists.manager = active_manager(tensor.device());
-      if (lists.manager == nullptr || tensor.device() != lists.manager->device()) continue;
-      const auto bytes = static_cast<Bytes>(tensor.storage().nbytes());
-      if (bytes < lists.manager->min_block()) continue;
+      const Bytes bytes = managed_bytes(column[k], lists.manager);
+      if (bytes == 0) continue;
+      if (!device) device = lists.manager->device();
+      if (column[k].device() != *device) continue;
       lists.bytes[k] += bytes;
       lists.total += bytes;
     }
@@ -95,20 +78,67 @@ void measure(Lists& lists) {
 /// would then be computed by other code; so what does not agree is not split. Nor is a list with an
 /// inference tensor: kernels in place write all of it before they complain of that one.
 bool alike(const Lists& lists) {
-  for (const auto& tensors : lists.tensors) {
-    const at::Tensor& first = tensors.front();
+  const at::TensorList front = lists.columns.front();
+  for (const at::TensorList column : lists.columns) {
+    if (!column.front().defined()) return false;
+    const at::ScalarType type = column.front().scalar_type();
+    const c10::Device device = column.front().device();
     for (std::size_t k = 0; k < lists.length; ++k) {
-      const at::Tensor& tensor = tensors[k];
-      if (!tensor.defined() || tensor.layout() != at::kStrided ||
-          tensor.scalar_type() != first.scalar_type() || tensor.device() != first.device() ||
-          !tensor.is_non_overlapping_and_dense() || tensor.is_inference()) {
+      const at::Tensor& tensor = column[k];
+      if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.scalar_type() != type ||
+          tensor.device() != device || !tensor.is_non_overlapping_and_dense() ||
+          tensor.is_inference()) {
         return false;
       }
-      const at::Tensor& beside = lists.tensors.front()[k];
+      const at::Tensor& beside = front[k];
+      if (tensor.is_same(beside)) continue;
       if (tensor.sizes() == beside.sizes() && tensor.strides() != beside.strides()) return false;
     }
   }
   return true;
+}
+
+/// Whether lists whose columns are filled in are to be split.
+bool to_be_split(Lists& lists) {
+  if (!of_one_length(lists)) return false;
+  measure(lists);
+  return lists.manager != nullptr && lists.total > split_above(*lists.manager) && alike(lists);
+}
+
+/// The argument that is a tensor with one scalar a list element (the ".Tensor" overloads of addcmul
+/// and addcdiv), as a ListPart names it.
+std::size_t scalar_tensor(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "scalars" &&
+        arguments[i].type()->kind() == c10::TypeKind::TensorType) {
+      return i;
+    }
+  }
+  return SIZE_MAX;
+}
+
+bool has_length(const at::Tensor& scalars, std::size_t length) {
+  return scalars.dim() == 1 && scalars.size(0) == static_cast<std::int64_t>(length);
+}
+
+template <typename RunPart>
+void run_parts(const Lists& lists, RunPart run_part) {
+  const Bytes most = lists.manager->limit() / kChunk;
+  for (std::size_t begin = 0; begin < lists.length;) {
+    Bytes bytes = lists.bytes[begin];
+    std::size_t end = begin + 1;
+    while (end < lists.length && bytes + lists.bytes[end] <= most) bytes += lists.bytes[end++];
+    run_part(begin, end);
+    begin = end;
+  }
+  ++lists.manager->list_splits;
+}
+
+/// Complete tensors: what one part made may leave while the next is computed.
+void release_made(const StorageUses& made) {
+  Pins pins;
+  pins.add(made);
 }
 
 c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end) {
@@ -132,62 +162,77 @@ c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end
 bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                    const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   const std::size_t base = stack.size() - info.argument_count;
-  if (!may_be_split(&stack[base], info.argument_count)) return false;
-  Lists lists;
-  if (!read_lists(&stack[base], info.argument_count, lists)) return false;
-  measure(lists);
-  if (lists.manager == nullptr || lists.total <= split_above(*lists.manager) || !alike(lists)) {
-    return false;
-  }
-  // One scalar a list element, in a CPU tensor (the ".Tensor" overloads of addcmul and addcdiv).
-  const auto& schema = op.schema();
-  for (std::size_t i = 0; i < info.argument_count; ++i) {
-    if (schema.arguments()[i].name() == "scalars" && stack[base + i].isTensor()) {
-      const at::Tensor scalars = stack[base + i].toTensor();
-      if (scalars.dim() != 1 || scalars.size(0) != static_cast<std::int64_t>(lists.length)) {
-        return false;  // let the operator itself complain
-      }
-      lists.scalar_tensor = i;
+  const auto is_list = [&](std::size_t i) { return stack[base + i].isTensorList(); };
+  const auto for_each_tensor = [&](auto visit) {
+    for (std::size_t i = 0; i < info.argument_count; ++i) {
+      if (!is_list(i)) continue;
+      for (const c10::IValue& element : stack[base + i].toListRef()) visit(element.toTensor());
     }
+  };
+  if (!may_be_split(for_each_tensor)) return false;
+  Lists lists;
+  std::vector<std::vector<at::Tensor>> tensors(info.argument_count);
+  for (std::size_t i = 0; i < info.argument_count; ++i) {
+    if (!is_list(i)) continue;
+    tensors[i] = stack[base + i].toTensorVector();
+    if (!tensors[i].empty()) lists.columns.emplace_back(tensors[i]);
+  }
+  if (!to_be_split(lists)) return false;
+  const std::size_t scalars = scalar_tensor(op);
+  if (scalars != SIZE_MAX && !has_length(stack[base + scalars].toTensor(), lists.length)) {
+    return false;  // let the operator itself complain
   }
   // A list that returns something else than one list of tensors is none of the family.
-  const std::size_t returned = schema.returns().size();
+  const std::size_t returned = op.schema().returns().size();
   if (returned > 1) return false;
 
   const c10::Stack arguments(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
   stack.resize(base);
   c10::List<at::Tensor> results;
-  const Bytes most = lists.manager->limit() / kChunk;
   OpInfo part_info = info;
   part_info.kind = OpKind::kPlain;
-  for (std::size_t begin = 0; begin < lists.length;) {
-    Bytes bytes = lists.bytes[begin];
-    std::size_t end = begin + 1;
-    while (end < lists.length && bytes + lists.bytes[end] <= most) bytes += lists.bytes[end++];
-
+  const auto is_cut = [&](std::size_t i) {
+    const c10::IValue& value = arguments[i];
+    if (value.isTensorList()) return !tensors[i].empty();
+    return i == scalars || (value.isList() && value.toListRef().size() == lists.length);
+  };
+  run_parts(lists, [&](std::size_t begin, std::size_t end) {
     c10::Stack part = arguments;
-    for (const std::size_t column : lists.columns) {
-      part[column] = part_of(arguments[column], begin, end);
-    }
-    for (const std::size_t list : lists.scalar_lists) {
-      part[list] = part_of(arguments[list], begin, end);
-    }
-    if (lists.scalar_tensor != SIZE_MAX) {
-      part[lists.scalar_tensor] = part_of(arguments[lists.scalar_tensor], begin, end);
+    for (std::size_t i = 0; i < info.argument_count; ++i) {
+      if (is_cut(i)) part[i] = part_of(arguments[i], begin, end);
     }
     run(part_info, kernel, op, keys, part);
-    if (returned == 1) {
-      // Complete tensors: what one part made may leave while the next is computed.
-      StorageUses made;
-      collect_storages(part.back(), /*writes=*/true, /*inside=*/false, made);
-      Pins pins;
-      pins.add(made);
-      for (const at::Tensor& tensor : part.back().toTensorVector()) results.push_back(tensor);
-    }
-    begin = end;
-  }
-  ++lists.manager->list_splits;
+    if (returned == 0) return;
+    StorageUses made;
+    collect_storages(part.back(), /*writes=*/true, /*inside=*/false, made);
+    release_made(made);
+    for (const at::Tensor& tensor : part.back().toTensorVector()) results.push_back(tensor);
+  });
   if (returned == 1) stack.emplace_back(std::move(results));
+  return true;
+}
+
+bool run_in_chunks(UnboxedCall& call, c10::function_ref<void(UnboxedCall&)> run) {
+  Lists lists;
+  call.collect_lists(lists.columns);
+  const auto for_each_tensor = [&](auto visit) {
+    for (const at::TensorList column : lists.columns) std::ranges::for_each(column, visit);
+  };
+  if (!may_be_split(for_each_tensor) || !to_be_split(lists)) return false;
+  const std::size_t scalars = scalar_tensor(call.op());
+  if (scalars != SIZE_MAX) {
+    c10::Stack boxed;
+    call.box(boxed);
+    if (!has_length(boxed[scalars].toTensor(), lists.length)) return false;
+  }
+  run_parts(lists, [&](std::size_t begin, std::size_t end) {
+    call.run_part({begin, end, lists.length, scalars}, [&](UnboxedCall& part) {
+      run(part);
+      StorageUses made;
+      part.collect_results(made);
+      if (!made.empty()) release_made(made);
+    });
+  });
   return true;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/FunctionRef.h>
 
+#include "adapters/torch/hook/unboxed_call.h"
 #include "adapters/torch/operators/op_info.h"
 
 namespace lms::torch {
@@ -16,5 +18,7 @@ namespace lms::torch {
 /// runs it whole.
 bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                    const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+/// Likewise of lists that are not in boxes: a part is nothing but a shorter view of them.
+bool run_in_chunks(UnboxedCall& call, c10::function_ref<void(UnboxedCall&)> run);
 
 }  // namespace lms::torch

@@ -47,6 +47,7 @@ class Outermost {
  public:
   Outermost(ThreadState& state, const OpInfo& info) : state_(state) {
     state_.outermost = &info;
+    state_.allocations = 0;
     state_.holder.ends = info.ends_alone;
     state_.holder.wants_alone = info.locks && !info.may_rerun;
   }
@@ -105,11 +106,13 @@ bool has_rule(DeviceManager* manager, const OpInfo& info) {
 
 /// The operator's rule may have to try its kernel out before.
 bool may_try(DeviceManager* manager, const OpInfo& info) {
-  return has_rule(manager, info) && (pressed() || manager->drops_everything());
+  if (!has_rule(manager, info) || !(pressed() || manager->drops_everything())) return false;
+  const FusedRule* const rule = manager->fused_rule(info);
+  return rule != nullptr && rule->tries_out(info.fused.role);
 }
 
 /// Tells the pilot of an outermost operator's begin and end, however it ends. An empty `stack`: the
-/// arguments are not boxed, and no rule asks what computing again takes.
+/// arguments are not boxed, and nobody asks what computing again takes.
 class PilotScope {
  public:
   PilotScope(const ThreadState& state, DeviceManager* manager, const OpInfo& info,
@@ -119,11 +122,13 @@ class PilotScope {
     (void)plain_environments();  // heard of from every thread
     const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
     const FusedRule* const rule = manager_->fused_rule(info);
-    recording_ = manager_->pilot().begin_operator(
-        info.key, info.name, repeatable,
-        rule != nullptr && !stack.empty() && manager_->pilot().awake()
-            ? rule->price(info.fused.role, info, stack)
-            : ReplayCost{});
+    std::optional<ReplayCost> cost;
+    if (rule == nullptr) {
+      cost.emplace();
+    } else if (!stack.empty() && manager_->pilot().wants_costs()) {
+      cost = rule->price(info.fused.role, info, stack);
+    }
+    recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable, cost);
     in_stress_ = repeatable && manager_->drops_everything();
   }
   ~PilotScope() {
@@ -343,7 +348,7 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   DeviceManager* const manager = manager_of(arguments);
   c10::Stack boxed;
   const bool tries = may_try(manager, info);
-  if (tries || (has_rule(manager, info) && manager->pilot().awake())) call.box(boxed);
+  if (tries || (has_rule(manager, info) && manager->pilot().wants_costs())) call.box(boxed);
   if (tries) try_out(*manager, info, call.kernel(), call.op(), call.keys(), boxed);
   PilotScope pilot(state, manager, info, boxed);
   run_in_frame(state, info, [&] {
@@ -410,7 +415,8 @@ void run_operator(UnboxedCall& call) {
     call.take_results(stack);
   } else if (state.depth > 0) {
     run_nested(state, call);
-  } else {
+  } else if (call.info().kind != OpKind::kList ||
+             !run_in_chunks(call, [&](UnboxedCall& part) { run_outermost(state, part); })) {
     run_outermost(state, call);
   }
 }

@@ -8,10 +8,12 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/boxing/impl/boxing.h>
 
+#include <iterator>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "adapters/torch/hook/op_run.h"
@@ -63,6 +65,10 @@ void collect_if_any(const std::tuple<Types...>& values, bool writes, StorageUses
 template <typename Result, typename... Args>
 class TypedCall final : public UnboxedCall {
   static constexpr bool kInPlace = std::is_same_v<Result, at::Tensor&>;
+  static constexpr bool kNothing = std::is_void_v<Result>;
+  static constexpr bool kMakesList = std::is_same_v<Result, std::vector<at::Tensor>>;
+  static constexpr bool kOverLists =
+      (kNothing || kMakesList) && (std::is_same_v<Args, at::TensorList> || ...);
   static_assert(kInPlace || !std::is_reference_v<Result>);
 
  public:
@@ -91,6 +97,8 @@ class TypedCall final : public UnboxedCall {
         [&](auto&... each) {
           if constexpr (kInPlace) {
             result_ = &kernel_function.template call<Result, Args...>(op(), keys(), each...);
+          } else if constexpr (kNothing) {
+            kernel_function.template call<Result, Args...>(op(), keys(), each...);
           } else {
             result_.emplace(kernel_function.template call<Result, Args...>(op(), keys(), each...));
           }
@@ -99,7 +107,7 @@ class TypedCall final : public UnboxedCall {
   }
 
   void collect_results(StorageUses& found) const override {
-    collect_if_any(*result_, /*writes=*/true, found);
+    if constexpr (!kNothing) collect_if_any(*result_, /*writes=*/true, found);
   }
 
   void box(c10::Stack& stack) const override {
@@ -109,15 +117,47 @@ class TypedCall final : public UnboxedCall {
   void take_results(c10::Stack& stack) override {
     if constexpr (kInPlace) {
       result_ = &written();
-    } else {
+    } else if constexpr (!kNothing) {
       result_.emplace(c10::impl::PopResult<Result>::call(stack));
+    }
+  }
+
+  void collect_lists(TensorLists& lists) const override {
+    if constexpr (kOverLists) {
+      const auto collect = [&](const auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::TensorList>) {
+          if (!value.empty()) lists.push_back(value);
+        }
+      };
+      std::apply([&](const auto&... each) { (collect(each), ...); }, args_);
+    }
+  }
+
+  void run_part(const ListPart& part, c10::function_ref<void(UnboxedCall&)> run) override {
+    if constexpr (kOverLists) {
+      std::size_t index = 0;
+      const auto cut = [&](const auto& value) { return part_of(value, part, index++); };
+      // In braces: in this order.
+      auto values = std::apply(
+          [&](const auto&... each) { return std::tuple<std::decay_t<Args>...>{cut(each)...}; },
+          args_);
+      std::apply(
+          [&](auto&... each) {
+            TypedCall call(info(), kernel(), op(), keys(), each...);
+            run(call);
+            if constexpr (kMakesList) {
+              if (!result_) result_.emplace();
+              std::move(call.result_->begin(), call.result_->end(), std::back_inserter(*result_));
+            }
+          },
+          values);
     }
   }
 
   Result result() {
     if constexpr (kInPlace) {
       return *result_;
-    } else {
+    } else if constexpr (!kNothing) {
       return *std::move(result_);
     }
   }
@@ -126,6 +166,22 @@ class TypedCall final : public UnboxedCall {
   template <typename Argument>
   static std::decay_t<Argument> copy_of(std::remove_reference_t<Argument>& value) {
     return value;
+  }
+
+  template <typename Value>
+  static Value part_of(const Value& value, const ListPart& part, std::size_t index) {
+    const std::size_t count = part.end - part.begin;
+    if constexpr (std::is_same_v<Value, at::TensorList>) {
+      return value.empty() ? value : value.slice(part.begin, count);
+    } else if constexpr (std::is_same_v<Value, at::ArrayRef<at::Scalar>>) {
+      return value.size() == part.length ? value.slice(part.begin, count) : value;
+    } else if constexpr (std::is_same_v<Value, at::Tensor>) {
+      return index != part.scalars ? value
+                                   : value.narrow(0, static_cast<std::int64_t>(part.begin),
+                                                  static_cast<std::int64_t>(count));
+    } else {
+      return value;
+    }
   }
 
   /// What an operator in place, or with `out=`, returns.
@@ -139,7 +195,8 @@ class TypedCall final : public UnboxedCall {
   }
 
   std::tuple<Args&...> args_;
-  std::conditional_t<kInPlace, at::Tensor*, std::optional<std::decay_t<Result>>> result_{};
+  using Made = std::conditional_t<kNothing, std::monostate, std::decay_t<Result>>;
+  std::conditional_t<kInPlace, at::Tensor*, std::optional<Made>> result_{};
 };
 
 template <typename Signature>

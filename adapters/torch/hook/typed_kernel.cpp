@@ -13,7 +13,7 @@ std::optional<c10::KernelFunction> typed_kernel(const OpInfo& info,
   using All = std::unordered_map<std::string, const TypedOperator*>;
   static const All all = [] {
     All found;
-    for (const auto group : {typed_matrices(), typed_layers(), typed_pointwise()}) {
+    for (const auto group : {typed_matrices(), typed_layers(), typed_pointwise(), typed_lists()}) {
       for (const TypedOperator& entry : group) {
         std::string name(entry.name);
         if (!entry.overload.empty()) name.append(".").append(entry.overload);
@@ -22,8 +22,7 @@ std::optional<c10::KernelFunction> typed_kernel(const OpInfo& info,
     }
     return found;
   }();
-  const bool ordinary = info.kind == OpKind::kPlain || info.kind == OpKind::kTransparent;
-  if (!ordinary || info.takes_stream || info.goes_on) return std::nullopt;
+  if (info.kind == OpKind::kKeep || info.takes_stream || info.goes_on) return std::nullopt;
   const auto found = all.find(info.name);
   if (found == all.end()) return std::nullopt;
   return found->second->make(info, kernel, op);

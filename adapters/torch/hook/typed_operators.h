@@ -24,5 +24,7 @@ std::span<const TypedOperator> typed_matrices();
 std::span<const TypedOperator> typed_layers();
 /// Operators on every element by itself.
 std::span<const TypedOperator> typed_pointwise();
+/// Operators over lists: what optimizers and gradient clipping are made of.
+std::span<const TypedOperator> typed_lists();
 
 }  // namespace lms::torch

@@ -5,6 +5,7 @@
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/cos_ops.h>
 #include <ATen/ops/div_ops.h>
+#include <ATen/ops/empty_like_ops.h>
 #include <ATen/ops/exp_ops.h>
 #include <ATen/ops/fill_ops.h>
 #include <ATen/ops/gelu_backward_ops.h>
@@ -54,6 +55,7 @@ std::span<const TypedOperator> typed_pointwise() {
       typed<op::div_Scalar>(),
       typed<op::div_Tensor>(),
       typed<op::div__Tensor>(),
+      typed<op::empty_like>(),
       typed<op::exp>(),
       typed<op::fill__Scalar>(),
       typed<op::gelu>(),

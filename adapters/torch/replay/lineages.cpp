@@ -156,6 +156,16 @@ void Lineages::forget(Origin& origin, Trash& trash) {
   }
 }
 
+bool Lineages::must_hear_of(EngineLock& /*lock*/, std::span<const StorageWritten> written) {
+  const Guard guard(mutex_);
+  return std::ranges::any_of(written, [&](const StorageWritten& one) {
+    const auto* const block = static_cast<const StorageBlock*>(one.block);
+    if (block != nullptr && block->origin) return true;
+    return !watched_.empty() && one.storage->device_type() != c10::DeviceType::CPU &&
+           watched_.contains(one.storage);
+  });
+}
+
 void Lineages::before_write(std::span<c10::StorageImpl* const> storages) {
   for (c10::StorageImpl* storage : storages) {
     if (const auto origin = find_origin(*storage)) {

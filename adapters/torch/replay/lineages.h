@@ -25,6 +25,12 @@ struct Draft {
   std::vector<c10::StorageImpl*> inputs;
 };
 
+/// A storage that is about to be written.
+struct StorageWritten {
+  c10::StorageImpl* storage;
+  const Block* block;  ///< behind it; null: none
+};
+
 /// How blocks of one device came about, where that is recorded: a graph of lineages, from which
 /// dropped bytes are computed again.
 ///
@@ -64,6 +70,9 @@ class Lineages {
   /// It has run; its results are at stack[base] and after. A lineage that needs more than
   /// `most_depth` others, one after the other, is not kept.
   void commit(Draft draft, const c10::Stack& stack, std::size_t base, std::uint32_t most_depth);
+  /// False: before_write() would do nothing for any of these. Of the engine's blocks, under its
+  /// lock.
+  [[nodiscard]] bool must_hear_of(EngineLock& lock, std::span<const StorageWritten> written);
   /// Somebody is about to pin these storages for writing. Runs what must run before: with nothing
   /// pinned for the writer, so that it takes no more memory than when it first ran. Throws what
   /// that throws; then nothing is lost, and it may be called again.
