@@ -28,26 +28,18 @@ bool near(Bytes smaller, Bytes larger) { return smaller >= part_of(larger, kNear
 /// smallest, or else along the largest.
 void Pilot::change_size() {
   std::shared_ptr<Script> best;
-  std::optional<Walk> walk;
   std::shared_ptr<Script> largest = script_;
   for (const auto& one : scripts_) {
     if (one->form != script_->form || operators_ < one->shunned_until) continue;
     // One that is not timed now would have the step go without a plan in vain.
     if (!one->planned && !(timing_ && wants_times(*one))) continue;
     if (one->planned && (!largest->planned || one->needed > largest->needed)) largest = one;
-    if (best && one->needed >= best->needed) continue;
-    Walk candidate = walk_->in_size_of(*one);
-    if (!candidate.within()) continue;
-    best = one;
-    walk = std::move(candidate);
+    if ((!best || one->needed < best->needed) && walk_->within(*one)) best = one;
   }
   const bool within = best != nullptr;
   // A step that is being timed is worth a plan of its size.
   if (!within) best = timing_ && !script_->planned ? script_ : largest;
-  if (best != script_) {
-    if (!within) walk = walk_->in_size_of(*best);
-    walk_along(best, std::move(*walk), /*goes_on_timing=*/true);
-  }
+  if (best != script_) walk_along(best, walk_->in_size_of(*best), /*goes_on_timing=*/true);
   walk_->allow(within ? Walk::Sizes::kWithin : Walk::Sizes::kAny);
 }
 
@@ -66,7 +58,7 @@ void Pilot::learn_size() {
     return made;
   };
   auto now = with(*script_, seen);
-  if (walk_->within()) {
+  if (walk_->within(*script_)) {
     if (near(now->needed, script_->needed)) {
       if (timing_) longer_ = longer_by(script_->shape, seen);
       return;

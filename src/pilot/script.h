@@ -131,8 +131,8 @@ class Walk {
   /// True if the last difference was one of size alone.
   [[nodiscard]] bool differs_in_size() const { return wrong_size_.has_value(); }
   /// True if all sizes of this step so far, and the one that was the last difference, are within
-  /// those of the script.
-  [[nodiscard]] bool within() const;
+  /// those of a script of this form, but for a trifle.
+  [[nodiscard]] bool within(const Script& script) const;
   /// The sizes of this step so far, of what is still to come those of the script. Not with kEqual.
   [[nodiscard]] const StepSizes& seen() const { return *seen_; }
   /// The walk of a script of the same form at the same place.
@@ -175,6 +175,8 @@ class Walk {
   void bind(TraceBlockId id, BlockUid uid, void* block);
   void unbind(TraceBlockId id);
   bool serve(TraceBlockId id, BlockUid uid, void* block);
+  /// It has been met in this step, and its size is known.
+  [[nodiscard]] bool is_there(TraceBlockId id) const;
   /// Its size may be another one each time.
   [[nodiscard]] bool is_elastic(TraceBlockId id) const;
   [[nodiscard]] bool is_marginal(Bytes bytes) const {

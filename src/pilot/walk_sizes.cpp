@@ -84,18 +84,32 @@ bool Walk::fits(TraceBlockId id) const {
   return !seen_ || seen_->blocks[id] <= script_->shape.trace.blocks[id].bytes;
 }
 
-bool Walk::within() const {
-  Bytes excess = excess_;
-  if (wrong_size_) {
-    const auto& op = script_->shape.operators[position_];
-    const auto& [bytes, allocated, index] = *wrong_size_;
-    const Bytes planned =
-        allocated
-            ? op.allocations[index].bytes
-            : script_->shape.trace.blocks[static_cast<std::size_t>(op.touches[index].block)].bytes;
-    excess += std::max<Bytes>(bytes - planned, 0);
+bool Walk::is_there(TraceBlockId id) const {
+  const bool allocated = script_->shape.trace.blocks[id].born_in_step && bound_[id].uid != 0;
+  return allocated || (met(id) && is_elastic(id));
+}
+
+bool Walk::within(const Script& script) const {
+  Bytes excess = 0;
+  const auto& planned = script.shape.trace.blocks;
+  if (&script == script_) {
+    excess = excess_;
+  } else {
+    const auto& known = script_->shape.trace.blocks;
+    for (TraceBlockId id = 0; id < known.size(); ++id) {
+      const Bytes bytes = seen_ ? seen_->blocks[id] : known[id].bytes;
+      if (bytes > planned[id].bytes && is_there(id)) excess += bytes - planned[id].bytes;
+    }
   }
-  return excess <= script_->needed / kTrifle;
+  if (wrong_size_) {
+    const auto& [bytes, allocated, index] = *wrong_size_;
+    const auto& op = script.shape.operators[position_];
+    const Bytes expected = allocated
+                               ? op.allocations[index].bytes
+                               : planned[static_cast<std::size_t>(op.touches[index].block)].bytes;
+    excess += std::max<Bytes>(bytes - expected, 0);
+  }
+  return excess <= script.needed / kTrifle;
 }
 
 Walk Walk::in_size_of(const Script& other) const {
@@ -108,8 +122,7 @@ Walk Walk::in_size_of(const Script& other) const {
   std::copy_n(mine.allocations.begin(), allocated, walk.seen_->allocations.begin());
   const auto& blocks = script_->shape.trace.blocks;
   for (TraceBlockId id = 0; id < blocks.size(); ++id) {
-    const bool allocated_here = blocks[id].born_in_step && bound_[id].uid != 0;
-    if (allocated_here || (met(id) && is_elastic(id))) walk.see(id, mine.blocks[id]);
+    if (is_there(id)) walk.see(id, mine.blocks[id]);
   }
   std::ranges::fill(walk.home_, kNoAddress);
   for (const auto& [id, address] : other.placement.at_start) walk.home_[id] = address;
