@@ -199,6 +199,9 @@ void Pilot::go_along(Go go) {
     change_size();
     if (go()) return;
   }
+  ++stats_.divergences;
+  difference_ = walk_->why();
+  shun_if_part();
   learn_now();
 }
 

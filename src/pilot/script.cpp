@@ -246,20 +246,26 @@ bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
   const auto& op = script_->shape.operators[position_];
   // What an operator makes for itself alone is no block of the trace.
   if (std::ranges::find(temporaries_, uid) != temporaries_.end()) return true;
-  const std::size_t now = touch_of(uid, bytes, writes);
-  if (now == kNowhere) return true;
-  if (now >= op.touches.size()) return differs("uses more tensors");
+  const bool equal = sizes_ == Sizes::kEqual;
+  const auto place = equal ? std::optional(touches_) : touch_of(uid, bytes, writes);
+  if (place == kNowhere) return true;
+  const std::size_t now = place.value_or(touches_);
+  const auto fails = [&](const char* why) {
+    const auto elsewhere = equal ? touch_of(uid, bytes, writes) : std::nullopt;
+    return varies_here(why, elsewhere == touches_ ? std::nullopt : elsewhere);
+  };
+  if (now >= op.touches.size()) return fails("uses more tensors");
   const auto& expected = op.touches[now];
   const auto id = static_cast<TraceBlockId>(expected.block);
   const TraceBlock& known = script_->shape.trace.blocks[id];
   // What stays is left out of the room, and of the trace: whoever it is, it has its size.
   const bool stays = !known.movable && !known.born_in_step && known.carried_from == kNoBlock;
-  if (expected.writes != writes) return differs("writes another tensor");
+  if (expected.writes != writes) return fails("writes another tensor");
   if ((seen_ ? seen_->blocks[id] : known.bytes) != bytes && !stays &&
       !(is_elastic(id) && may_have(bytes, known.bytes, /*allocated=*/false, now))) {
     return differs("has a tensor of another size");
   }
-  if (bound_[id].uid != uid && !serve(id, uid, block)) return differs("uses another tensor");
+  if (bound_[id].uid != uid && !serve(id, uid, block)) return fails("uses another tensor");
   bound_[id].block = block;
   if (!stays) see(id, bytes);
   meet(id);
@@ -271,12 +277,16 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
   wrong_size_.reset();
   const auto& op = script_->shape.operators[position_];
   *address = kNoAddress;
-  const std::size_t now = allocation_of(bytes);
-  if (now == kNowhere) {
+  const bool equal = sizes_ == Sizes::kEqual;
+  const auto place = equal ? std::optional(allocations_) : allocation_of(bytes);
+  if (place == kNowhere) {
     temporaries_.push_back(uid);
     return true;
   }
-  if (now >= op.allocations.size()) return differs("takes more memory");
+  const std::size_t now = place.value_or(allocations_);
+  if (now >= op.allocations.size()) {
+    return varies_here("takes more memory", equal ? allocation_of(bytes) : std::nullopt);
+  }
   const auto& expected = op.allocations[now];
   if (expected.bytes != bytes && !may_have(bytes, expected.bytes, /*allocated=*/true, now)) {
     return differs("takes memory of another size");

@@ -179,11 +179,10 @@ class Walk {
   [[nodiscard]] bool is_there(TraceBlockId id) const;
   /// Its size may be another one each time.
   [[nodiscard]] bool is_elastic(TraceBlockId id) const;
-  [[nodiscard]] bool is_marginal(Bytes bytes) const {
-    return sizes_ != Sizes::kEqual && bytes < script_->marginal;
-  }
-  [[nodiscard]] std::size_t touch_of(BlockUid uid, Bytes bytes, bool writes) const;
-  [[nodiscard]] std::size_t allocation_of(Bytes bytes) const;
+  [[nodiscard]] bool is_marginal(Bytes bytes) const { return bytes < script_->marginal; }
+  [[nodiscard]] std::optional<std::size_t> touch_of(BlockUid uid, Bytes bytes, bool writes) const;
+  [[nodiscard]] std::optional<std::size_t> allocation_of(Bytes bytes) const;
+  bool varies_here(std::string why, std::optional<std::size_t> elsewhere);
   /// `index`: of the operator's allocations, or of its uses.
   bool may_have(Bytes bytes, Bytes expected, bool allocated, std::size_t index);
   void see(TraceBlockId id, Bytes bytes);
@@ -212,7 +211,7 @@ class Walk {
   Bytes excess_ = 0;               ///< of what is larger than in the script
   static constexpr std::size_t kNowhere = SIZE_MAX;
   struct WrongSize {
-    Bytes bytes;
+    Bytes bytes;     ///< 0: it is there in one size, and not in the other
     bool allocated;  ///< else used
     std::size_t index;
   };

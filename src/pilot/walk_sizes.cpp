@@ -29,40 +29,52 @@ bool Walk::is_elastic(TraceBlockId id) const {
          (script_->turns && script_->turns->may_turn(id));
 }
 
-/// Which of the operator's uses this is, or as many as there are; kNowhere: one of a block that is
-/// too small to be seen in the script's size.
-std::size_t Walk::touch_of(BlockUid uid, Bytes bytes, bool writes) const {
+/// Which of the operator's uses this is, if sizes may differ; kNowhere: one that the script's size
+/// does not have. Nothing: neither.
+std::optional<std::size_t> Walk::touch_of(BlockUid uid, Bytes bytes, bool writes) const {
   const auto& touches = script_->shape.operators[position_].touches;
-  if (sizes_ == Sizes::kEqual || script_->marginal == 0) return touches_;
+  const auto bytes_of = [&](const LoggedOperator::Touch& touch) {
+    return script_->shape.trace.blocks[static_cast<std::size_t>(touch.block)].bytes;
+  };
+  const auto varies = [&](const LoggedOperator::Touch& touch) {
+    return touch.again || is_marginal(bytes_of(touch));
+  };
   const auto expects = [&](const LoggedOperator::Touch& touch) {
     const auto id = static_cast<TraceBlockId>(touch.block);
     if (touch.writes != writes) return false;
-    return bound_[id].uid == uid ||
-           ((bound_[id].uid == 0 || is_elastic(id)) && !ids_.contains(uid));
+    const bool open = bound_[id].uid == 0 || (script_->turns && script_->turns->may_turn(id));
+    return bound_[id].uid == uid || (open && !ids_.contains(uid));
   };
   std::size_t now = touches_;
-  while (now < touches.size() && !expects(touches[now]) &&
-         is_marginal(
-             script_->shape.trace.blocks[static_cast<std::size_t>(touches[now].block)].bytes)) {
-    ++now;
-  }
-  const bool found = now < touches.size() && expects(touches[now]);
-  if (found) return now;
-  return is_marginal(bytes) && !ids_.contains(uid) ? kNowhere : touches_;
+  while (now < touches.size() && !expects(touches[now]) && varies(touches[now])) ++now;
+  if (now < touches.size() && expects(touches[now])) return now;
+  const auto has_used = [&](const LoggedOperator::Touch& touch) {
+    return bound_[static_cast<std::size_t>(touch.block)].uid == uid && (touch.writes || !writes);
+  };
+  const auto met = touches.begin() + static_cast<std::ptrdiff_t>(touches_);
+  const bool again = std::any_of(touches.begin(), met, has_used);
+  if (again || (is_marginal(bytes) && !ids_.contains(uid))) return kNowhere;
+  return std::nullopt;
 }
 
 /// Likewise of its allocations.
-std::size_t Walk::allocation_of(Bytes bytes) const {
-  constexpr Bytes kAnother = 32;  // no step is so much larger than another
+std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
+  constexpr Bytes kAnother = 8;  // what is so much smaller is another one, if it is marginal
   const auto& allocations = script_->shape.operators[position_].allocations;
-  if (sizes_ == Sizes::kEqual || script_->marginal == 0) return allocations_;
   std::size_t now = allocations_;
   while (now < allocations.size() && is_marginal(allocations[now].bytes) && !is_marginal(bytes) &&
          bytes > 2 * allocations[now].bytes) {
     ++now;
   }
-  if (now < allocations.size() && bytes * kAnother >= allocations[now].bytes) return now;
-  return is_marginal(bytes) ? kNowhere : allocations_;
+  const bool there = now < allocations.size();
+  if (is_marginal(bytes) && (!there || bytes * kAnother < allocations[now].bytes)) return kNowhere;
+  return there ? std::optional(now) : std::nullopt;
+}
+
+/// With equal sizes: what differs here would not if sizes might.
+bool Walk::varies_here(std::string why, std::optional<std::size_t> elsewhere) {
+  if (sizes_ == Sizes::kEqual && elsewhere) wrong_size_ = WrongSize{0, false, 0};
+  return differs(std::move(why));
 }
 
 bool Walk::may_have(Bytes bytes, Bytes expected, bool allocated, std::size_t index) {
@@ -101,7 +113,7 @@ bool Walk::within(const Script& script) const {
       if (bytes > planned[id].bytes && is_there(id)) excess += bytes - planned[id].bytes;
     }
   }
-  if (wrong_size_) {
+  if (wrong_size_ && wrong_size_->bytes > 0) {
     const auto& [bytes, allocated, index] = *wrong_size_;
     const auto& op = script.shape.operators[position_];
     const Bytes expected = allocated

@@ -25,12 +25,14 @@ struct KnownBlock {
   std::int64_t heard = kBefore;  ///< of one that was there before: the first that used it, if any
   /// The operator that its release belongs to: the one that ran, or else the last one.
   std::int64_t death = kNever;
-  std::uint32_t place = 0;       ///< which of the allocations of `birth` it is
-  std::uint32_t form_place = 0;  ///< likewise, of those that are not marginal
-  bool marginal = false;         ///< in another size of the step it may be too small to be seen
-  bool died_inside = false;      ///< while the operator `death` ran
-  bool touched = false;          ///< by any operator, ever
-  bool kept = false;             ///< it does not leave the device any more
+  std::uint32_t place = 0;         ///< which of the allocations of `birth` it is
+  std::uint32_t form_place = 0;    ///< likewise, of those that are not marginal
+  bool marginal = false;           ///< in another size of the step it may be too small to be seen
+  bool died_inside = false;        ///< while the operator `death` ran
+  bool touched = false;            ///< by any operator, ever
+  std::int64_t used_by = kBefore;  ///< the last operator that has used it
+  bool used_writing = false;       ///< and written it
+  bool kept = false;               ///< it does not leave the device any more
 
   /// Dead before the operator that made it ended.
   [[nodiscard]] bool temporary() const {

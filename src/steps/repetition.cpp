@@ -160,7 +160,7 @@ bool Repetition::one_to_one(const StepLog& log, std::uint64_t end) const {
     most = std::max(most, live_before(log, i));
     least = std::min(least, live_before(log, i));
     const auto counts = [&](const auto& touch) {
-      return !by_form() || !blocks[touch.slot].marginal;
+      return !by_form() || !(touch.again || blocks[touch.slot].marginal);
     };
     auto before = log.at(i - lag_).touches | std::views::filter(counts);
     auto at = before.begin();

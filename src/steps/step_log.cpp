@@ -90,10 +90,14 @@ void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
   }
   if (record.death != KnownBlock::kNever) return;
   record.touched = true;
-  op.touches = touches_.push({block, writes, slot});
+  const auto number = static_cast<std::int64_t>(end_ - 1);
+  const bool again = record.used_by == number && (record.used_writing || !writes);
+  record.used_writing = writes || (again && record.used_writing);
+  record.used_by = number;
+  op.touches = touches_.push({block, writes, slot, again});
   const Event event = writes ? Event::kWrite : Event::kRead;
   op.signature = mixed_in(op.signature, event, record.bytes);
-  if (!record.marginal) op.form = mixed_in(op.form, event, 0);
+  if (!record.marginal && !again) op.form = mixed_in(op.form, event, 0);
 }
 
 void StepLog::may_move(BlockUid block) {
@@ -108,6 +112,7 @@ void StepLog::restart_operator() {
   if (!running_) return;
   LoggedOperator& op = last();
   const std::vector<LoggedOperator::Change> changes(op.changes.begin(), op.changes.end());
+  for (const auto& touch : op.touches) blocks_[touch.slot].used_by = KnownBlock::kBefore;
   op.touches = {};
   op.changes = {};
   op.signature = mixed(between_, op.key);

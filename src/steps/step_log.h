@@ -47,6 +47,8 @@ struct LoggedOperator {
     BlockUid block;
     bool writes;
     std::uint32_t slot = 0;  ///< of StepLog::blocks(), while the operator is in the log
+    /// The operator has used it so before. How often it does may depend on sizes.
+    bool again = false;
   };
   /// An allocation or a release, in the order in which they happened.
   struct Change {
@@ -59,7 +61,8 @@ struct LoggedOperator {
   /// Of the key, and of the sizes and the order of uses, allocations and releases since the
   /// operator before ended. Equal if all these are.
   std::uint64_t signature = 0;
-  std::uint64_t form = 0;  ///< the signature without sizes, and without marginal blocks
+  /// The signature without sizes, marginal blocks, and what is used again.
+  std::uint64_t form = 0;
   bool repeatable = false;
   ReplayCost replay_cost;
   std::uint32_t name = 0;     ///< StepLog::name_of

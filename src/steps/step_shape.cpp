@@ -52,14 +52,20 @@ class ShapeMaker {
 
  private:
   /// What corresponds in two runs of an operator: all of it, or, if some is missing in one of them,
-  /// what is not marginal.
+  /// what does not vary with the size.
   template <typename List>
   [[nodiscard]] auto side_by_side(const List& before, const List& now) const {
     using One = std::remove_cvref_t<decltype(before[0])>;
     std::pair<std::vector<One>, std::vector<One>> both;
+    const auto varies = [&](const One& one) {
+      if constexpr (std::is_same_v<One, Touch>) {
+        if (one.again) return true;
+      }
+      return blocks_[one.slot].marginal;
+    };
     const auto add = [&](const List& list, std::vector<One>& to) {
       for (const One& one : list) {
-        if (before.size() == now.size() || !blocks_[one.slot].marginal) to.push_back(one);
+        if (before.size() == now.size() || !varies(one)) to.push_back(one);
       }
     };
     add(before, both.first);
@@ -201,7 +207,7 @@ class ShapeMaker {
     for (const Touch& touch : at(number).touches) {
       if (ids_[touch.slot] == kNoBlock) continue;  // a temporary
       const auto id = static_cast<TraceBlockId>(ids_[touch.slot]);
-      beside.touches.push_back({id, touch.writes});
+      beside.touches.push_back({id, touch.writes, 0, touch.again});
       if (blocks_[touch.slot].birth == number) continue;  // its own result
       if (std::exchange(last_read_[id], number) != number) op.reads.push_back(id);
       if (touch.writes && std::exchange(last_write_[id], number) != number) op.writes.push_back(id);

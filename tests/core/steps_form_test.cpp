@@ -21,14 +21,14 @@ class Steps {
   }
 
   /// Activations of `bytes`; with each a small one, if it is not too small to be seen.
-  std::uint64_t step(Bytes bytes, bool small = false) {
+  std::uint64_t step(Bytes bytes, bool small = false, int rows = 1) {
     const std::uint64_t begin = log_.end();
     std::vector<BlockUid> made;
     std::vector<BlockUid> beside;
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       log_.begin_operator(100, "forward", true);
       log_.touch(weights_[i], kWeight, false);
-      if (i > 0) log_.touch(made.back(), bytes, false);
+      for (int row = 0; i > 0 && row < rows; ++row) log_.touch(made.back(), bytes, false);
       made.push_back(make(bytes));
       if (small) beside.push_back(make(kSmall));
       log_.end_operator();
@@ -93,6 +93,16 @@ TEST(StepsForm, WhatIsTooSmallToBeSeenNowAndThenDoesNotCount) {
   ASSERT_TRUE(form);
   EXPECT_EQ(form->end - form->begin, 12U);
   EXPECT_TRUE(make_shape(log, *form).trace.validate().empty());
+}
+
+TEST(StepsForm, HowOftenAnOperatorUsesABlockDoesNotCount) {
+  StepLog log;
+  Steps steps(log);
+  for (int i = 0; i < 5; ++i) steps.step(1000 * (i + 1), /*small=*/false, /*rows=*/i + 1);
+  EXPECT_FALSE(log.repeated_step());
+  const auto form = log.repeated_form();
+  ASSERT_TRUE(form);
+  EXPECT_EQ(form->end - form->begin, 12U);
 }
 
 /// Layers of one loop with weights of their own, large ones, are no runs of one step.
