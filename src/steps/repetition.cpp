@@ -101,9 +101,8 @@ bool Repetition::same_blocks(const StepLog& log) {
   const auto same = [&](std::uint32_t one, std::uint32_t other) {
     return correspond(blocks[one], blocks[other]);
   };
-  if (!all(
-          before.touches, now.touches, [](const auto&) { return false; }, same))
-    return false;
+  const auto is_again = [&](const auto& touch) { return by_form() && touch.again; };
+  if (!all(before.touches, now.touches, is_again, same)) return false;
   // Releases. Of the allocations, some belong to the next operator, and who is born corresponds.
   const auto is_allocation = [](const auto& change) { return change.alloc; };
   return all(
