@@ -1,4 +1,4 @@
-"""One step in several sizes: batches of other lengths follow plans, with the bits of a plain run."""
+"""One step in several sizes: batches of any length follow plans, with the bits of a plain run."""
 
 from __future__ import annotations
 
@@ -119,14 +119,10 @@ def run(loop: Callable[[int], Iterator[Tensor]], steps: int) -> tuple[list[float
     ("loop", "limit", "least"),
     [(eight_lengths, 9, 36), (any_length, 9, 34), (last_batches, 9, 39), (experts, 9, 36)],
 )
-def test_follow_plans(
-    loop: Callable[[int], Iterator[Tensor]], limit: int, least: int
-) -> None:
+def test_follow_plans(loop: Callable[[int], Iterator[Tensor]], limit: int, least: int) -> None:
     """At least as many of the last forty steps."""
     expected, _ = run(loop, 61)
-    torch_lms.enable(
-        device="cpu", limit=limit << 20, min_block=8192, plan="now", plan_seconds=0.05
-    )
+    torch_lms.enable(device="cpu", limit=limit << 20, min_block=8192, plan="now", plan_seconds=0.05)
     try:
         losses, planned = run(loop, 61)
         text = torch_lms.explain("cpu")
