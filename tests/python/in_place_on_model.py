@@ -17,8 +17,13 @@ def count() -> int:
     return stats["slices.in_place"]
 
 
-settings = {"device": "cuda", "limit": "200MiB", "host_limit": "1GiB", "plan": False,
-            "slices": "all"}
+settings = {
+    "device": "cuda",
+    "limit": "200MiB",
+    "host_limit": "1GiB",
+    "plan": False,
+    "slices": "all",
+}
 with torch_lms.managed(**settings), torch.backends.cudnn.flags(enabled=False):
     a, b = torch.empty(4096, 2048, device="cuda").relu_(), torch.empty(2048, 8192, device="cuda")
     for number in range(3):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from on_model import run_on_model
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -130,3 +131,9 @@ def test_follow_plans(loop: Callable[[int], Iterator[Tensor]], limit: int, least
         torch_lms.disable()
     assert losses == expected
     assert sum(planned[-40:]) >= least, ("".join(".P"[one] for one in planned), text)
+
+
+def test_addresses_of_a_plan_serve_smaller_batches() -> None:
+    """On the model of CUDA, where plans say where everything lies."""
+    text = run_on_model("sizes_on_model.py")
+    assert int(text.splitlines()[-1].split()[0]) >= 38, text

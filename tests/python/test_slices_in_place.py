@@ -61,8 +61,9 @@ def normalised(device: str) -> list[Tensor]:
 def attended(device: str) -> list[Tensor]:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     q, k, v = (
-        numbers(2 * scale(device), 4, 100, 64, device=device, seed=seed, dtype=dtype)
-        .requires_grad_()
+        numbers(
+            2 * scale(device), 4, 100, 64, device=device, seed=seed, dtype=dtype
+        ).requires_grad_()
         for seed in range(3)
     )
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
@@ -146,9 +147,7 @@ def test_everything_in_place(name: str, device: str, stress: bool | str) -> None
     expected = bits(program(device))
     limit = (2048 if device == "cuda" else 512) * MIB
     block = 1 << 20 if device == "cuda" else 1
-    with sliced(
-        device, limit, slices="in_place", min_block=block, stress=stress, recompute=True
-    ):
+    with sliced(device, limit, slices="in_place", min_block=block, stress=stress, recompute=True):
         before = torch_lms.memory_stats(device)["slices.in_place"]
         found = program(device)
         assert torch_lms.memory_stats(device)["slices.in_place"] > before
