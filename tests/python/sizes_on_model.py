@@ -24,7 +24,7 @@ def main() -> None:
         layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS)]
     model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    planned, before, misplaced = [], 0, 0
+    planned, before = [], 0
     x = torch.empty(2048, WIDTH, device="cuda")
     for _ in range(STEPS):
         model(x).square().mean().backward()
