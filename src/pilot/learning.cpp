@@ -50,12 +50,12 @@ void Pilot::shun_if_part() {
 void Pilot::differs() {
   difference_ = walk_->why();
   for (const auto& other : scripts_) {
-    if (other == script_) continue;
+    if (other == script_ || other->form == script_->form) continue;
     auto changed = walk_->change_to(*other);
     if (!changed) continue;
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
     // What has been timed so far is the same in both.
-    if (other->form != script_->form) ++stats_.divergences;
+    ++stats_.divergences;
     walk_along(other, std::move(*changed), /*goes_on_timing=*/true);
     return;
   }

@@ -58,18 +58,27 @@ void Pilot::learn_size() {
     return made;
   };
   auto now = with(*script_, seen);
+  if (timing_) longer_ = longer_by(script_->shape, seen);
+  if (walk_->within(*script_) && near(now->needed, script_->needed)) return;
+  // One that waits for its times will serve it.
+  const auto serves = [&](const std::shared_ptr<Script>& one) {
+    return one->form == script_->form && near(now->needed, one->needed) && walk_->within(*one);
+  };
+  const auto known = std::ranges::find_if(scripts_, serves);
+  if (known != scripts_.end()) {
+    if (!(*known)->planned && !(*known)->hopeless) take_times(**known, seen);
+    return;
+  }
+  const bool full = scripts_.size() >= kMostScripts;
   if (walk_->within(*script_)) {
-    if (near(now->needed, script_->needed)) {
-      if (timing_) longer_ = longer_by(script_->shape, seen);
-      return;
-    }
+    if (full) return;
     const bool fits = script_->planned && script_->room > 0 &&
                       bytes_needed(now->shape) <= part_of(script_->room, kFits);
     if (fits) stays_as_it_is(*now, *script_);
     if (!fits) take_times(*now, seen);
-    if (scripts_.size() < kMostScripts) scripts_.push_back(std::move(now));
+    scripts_.push_back(std::move(now));
   } else {
-    // Of those that are not much smaller, the one that has to grow least.
+    // Of those that are not much smaller, the one of which the least comes out.
     std::shared_ptr<Script> wider;
     auto grown = scripts_.end();
     for (auto one = scripts_.begin(); one != scripts_.end(); ++one) {
@@ -83,18 +92,19 @@ void Pilot::learn_size() {
     }
     const bool in_its_place =
         wider && !(*grown)->planned && *grown != script_ && !(job_ && job_->original == *grown);
+    if (full && !in_its_place) return;
     if (!wider) wider = std::move(now);
     take_times(*wider, seen);
     if (in_its_place) {
       *grown = std::move(wider);
-    } else if (scripts_.size() < kMostScripts) {
+    } else {
       scripts_.push_back(std::move(wider));
     }
   }
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
 }
 
-/// What the step of this size takes: as this one does, if it is timed, or as the script's in
+/// What a step of these sizes takes: as this one does, if it is timed, or as the script's in
 /// proportion.
 void Pilot::take_times(Script& sized, const StepSizes& seen) {
   if (timing_) {
@@ -130,10 +140,11 @@ void Pilot::forget_smaller(const Script& planned) {
     if (one.get() == &planned || one == script_ || one->form != planned.form) return false;
     if (job_ && job_->original == one) return false;
     if (one->needed > planned.needed || !near(one->needed, planned.needed)) return false;
-    const StepSizes mine = StepSizes::of(one->shape);
     StepSizes both = StepSizes::of(planned.shape);
-    both.widen(mine);
-    return both.blocks == StepSizes::of(planned.shape).blocks;
+    both.widen(StepSizes::of(one->shape));
+    StepShape wider = planned.shape;
+    both.put_into(wider);
+    return StepSizes::of(wider).blocks == StepSizes::of(planned.shape).blocks;
   });
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
 }

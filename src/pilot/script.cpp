@@ -291,7 +291,14 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
   if (expected.bytes != bytes && !may_have(bytes, expected.bytes, /*allocated=*/true, now)) {
     return differs("takes memory of another size");
   }
-  if (seen_) seen_->allocations[allocated_ + now] = bytes;
+  if (seen_) {
+    Bytes& seen = seen_->allocations[allocated_ + now];
+    if (expected.block == kNoBlock) {
+      excess_ += std::max<Bytes>(bytes - expected.bytes, 0);
+      excess_ -= std::max<Bytes>(seen - expected.bytes, 0);
+    }
+    seen = bytes;
+  }
   if (!script_->placement.allocations.empty() && bytes <= expected.bytes) {
     *address = script_->placement.allocations[position_][now];
   }

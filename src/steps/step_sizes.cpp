@@ -18,6 +18,11 @@ Bytes peak_of(const std::vector<TraceTemporary>& temporaries) {
   return peak;
 }
 
+/// Plans count it for nothing, and so give it another size.
+bool stays(const TraceBlock& block) {
+  return !block.movable && !block.born_in_step && block.carried_from == kNoBlock;
+}
+
 }  // namespace
 
 Bytes bytes_needed(const StepShape& shape) {
@@ -38,7 +43,8 @@ bool same_form(const StepShape& a, const StepShape& b) {
   const auto alike = [](const TraceBlock& x, const TraceBlock& y) {
     return x.born_in_step == y.born_in_step && x.carried_from == y.carried_from;
   };
-  if (!std::ranges::equal(a.trace.blocks, b.trace.blocks, alike)) return false;
+  const auto& blocks = a.trace.blocks;
+  if (!std::ranges::equal(blocks, b.trace.blocks, alike)) return false;
   for (std::size_t i = 0; i < a.operators.size(); ++i) {
     const auto& left = a.operators[i];
     const auto& right = b.operators[i];
@@ -53,6 +59,13 @@ bool same_form(const StepShape& a, const StepShape& b) {
                                          }) &&
                       a.trace.operators[i].frees == b.trace.operators[i].frees;
     if (!same) return false;
+    for (const auto& touch : left.touches) {
+      const auto id = static_cast<std::size_t>(touch.block);
+      const TraceBlock& other = b.trace.blocks[id];
+      const bool lasts = !blocks[id].born_in_step && blocks[id].carried_from == kNoBlock;
+      const bool counts = lasts && !stays(blocks[id]) && !stays(other);
+      if (touch.writes && counts && blocks[id].bytes != other.bytes) return false;
+    }
   }
   return true;
 }
@@ -68,7 +81,9 @@ StepSizes StepSizes::of(const StepShape& shape) {
 
 void StepSizes::put_into(StepShape& shape) const {
   auto& known = shape.trace.blocks;
-  for (std::size_t id = 0; id < blocks.size(); ++id) known[id].bytes = blocks[id];
+  for (std::size_t id = 0; id < blocks.size(); ++id) {
+    if (!stays(known[id])) known[id].bytes = blocks[id];
+  }
   for (TraceBlock& block : known) {
     if (block.carried_from == kNoBlock) continue;
     TraceBlock& from = known[static_cast<std::size_t>(block.carried_from)];
@@ -110,6 +125,7 @@ std::vector<double> longer_by(const StepShape& shape, const StepSizes& seen) {
     Bytes then = 0;
     for (const auto& touch : op.touches) {
       const auto id = static_cast<std::size_t>(touch.block);
+      if (stays(shape.trace.blocks[id])) continue;
       now += shape.trace.blocks[id].bytes;
       then += seen.blocks[id];
     }

@@ -10,7 +10,7 @@ namespace lms {
 [[nodiscard]] Bytes bytes_needed(const StepShape& shape);
 
 /// True if both are the same step but for sizes: the same blocks of their traces do the same in the
-/// same operators.
+/// same operators. What is there before and written, as weights are, has the same size.
 [[nodiscard]] bool same_form(const StepShape& a, const StepShape& b);
 
 /// The sizes of one run of a step, in the order of its shape.
@@ -19,7 +19,8 @@ struct StepSizes {
   std::vector<Bytes> allocations;  ///< those of all operators, in order
 
   [[nodiscard]] static StepSizes of(const StepShape& shape);
-  /// The shape with these sizes; what is carried into the next step has one size in both.
+  /// The shape with these sizes; what is carried into the next step has one size in both, and what
+  /// was there before and cannot move keeps its own.
   void put_into(StepShape& shape) const;
   /// As large as `other` everywhere, and by `more` times the difference larger where that is
   /// larger. Of the same form.

@@ -89,6 +89,16 @@ TEST(PilotSizes, EachBlockHasAnotherSize) {
   EXPECT_LE(loop.pilot.stats().shapes, 4);
 }
 
+/// While a plan is being made, sizes that come again are not learnt again.
+TEST(PilotSizes, NoSizeIsLearntTwice) {
+  Loop loop(300 * Loop::kBytes, kLayers);
+  loop.pilot.start({.limit = 300 * Loop::kBytes, .in_foreground = false});
+  loop.pilot.wake();
+  for (int i = 0; i < 200; ++i) run(loop, {80, 40, 20, 60});
+  loop.pilot.wait_for_plan();
+  EXPECT_LE(loop.pilot.stats().shapes, 6);
+}
+
 /// What is wrong in bytes, Loop finds.
 TEST(PilotSizes, RandomSizesFindTheirBytes) {
   for (unsigned seed = 0; seed < 40; ++seed) {

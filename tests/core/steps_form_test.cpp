@@ -149,5 +149,21 @@ TEST(StepSizes, WidenAndPutBack) {
   EXPECT_EQ(longer[0], 1);  // it uses the weight alone
 }
 
+TEST(StepSizes, AnotherModelIsAnotherForm) {
+  const auto step = [](Bytes weight, Bytes batch) {
+    TraceBuilder builder;
+    const TraceBlockId trained = builder.existing(weight);
+    const TraceBlockId read = builder.existing(batch);
+    builder.run("a", {trained, read}, {trained}, 1);
+    StepShape shape;
+    shape.trace = builder.build();
+    shape.operators.resize(1);
+    shape.operators[0].touches = {{trained, true}, {read, false}};
+    return shape;
+  };
+  EXPECT_TRUE(same_form(step(512, 512), step(512, 1024)));
+  EXPECT_FALSE(same_form(step(512, 512), step(1024, 512)));
+}
+
 }  // namespace
 }  // namespace lms
