@@ -176,3 +176,15 @@ def test_the_error_of_an_operator_that_has_changed_a_part_in_place() -> None:
             assert 0 < x.sum() < x.numel()
     finally:
         library._destroy()
+
+
+def test_lists_among_arguments_are_there_for_the_second_try() -> None:
+    """The kernel has taken them out of its arguments when it finds no room."""
+    torch_lms.enable(
+        device="cpu", limit="30KiB", min_block=1, stress=True, plan="off", recompute=False
+    )
+    try:
+        found = torch.zeros(1).logsumexp(0).item()
+    finally:
+        torch_lms.disable()
+    assert found == 0

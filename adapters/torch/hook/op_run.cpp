@@ -273,16 +273,26 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
     pilot.note_born(sliced->born());
     return {};
   }
+  // Kernels take lists out of their arguments: whoever is to call one again needs them as they
+  // were.
+  c10::Stack kept;
+  if (!sliced && (pressed() || state.holder.crowded())) {
+    kept.assign(stack.end() - static_cast<std::ptrdiff_t>(info.argument_count), stack.end());
+  }
   try {
     return run_whole(state, pilot, info, kernel, op, keys, stack,
                      stack.size() - info.argument_count);
   } catch (const c10::Error& error) {
     // What an operator in place has begun cannot be begun again: it has allocated before.
-    if (!is_shortage(error)) throw;
-    constexpr auto kAny = SlicedCall::Of::kAny;
-    slice_instead(
-        state, pilot, stack,
-        sliced ? std::move(sliced) : SlicedCall::of(manager, info, kernel, op, keys, stack, kAny));
+    if (!is_shortage(error) || (!sliced && kept.size() != info.argument_count)) throw;
+    if (sliced) {
+      slice_instead(state, pilot, stack, std::move(sliced));
+    } else {
+      std::ranges::copy(kept, stack.end() - static_cast<std::ptrdiff_t>(info.argument_count));
+      constexpr auto kAny = SlicedCall::Of::kAny;
+      slice_instead(state, pilot, stack,
+                    SlicedCall::of(manager, info, kernel, op, keys, stack, kAny));
+    }
     return {};
   }
 }
