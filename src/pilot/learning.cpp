@@ -134,8 +134,8 @@ bool Pilot::own_timing_due() const {
 
 std::shared_ptr<Pilot::Job> Pilot::step_started() {
   show_step(false);
-  if (timing_ && sized_ == nullptr && !own_timing_due())
-    stop_timing();  // it was not one of the others after all
+  // It was not one of the others after all.
+  if (timing_ && !sized_ && !own_timing_due()) stop_timing();
   if (mode_ == Mode::kFollowing) {
     ++stats_.steps;
     ++followed_;
@@ -143,11 +143,9 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
     end_due_ = true;
     ghosts_due_ = true;
   }
-  const auto sized = std::ranges::find(scripts_, std::exchange(sized_, nullptr),
-                                       [](const auto& script) { return script.get(); });
-  if (timing_ || sized != scripts_.end()) {
+  if (const auto sized = std::exchange(sized_, nullptr); timing_ || sized) {
     job_ = std::make_shared<Job>();
-    job_->original = sized != scripts_.end() ? *sized : script_;
+    job_->original = sized ? sized : script_;
     // A refined plan stays: it is only to be seen what became of it.
     if (!job_->original->refined) job_->made = std::make_shared<Script>(*job_->original);
     job_->timed = std::exchange(timing_, false);

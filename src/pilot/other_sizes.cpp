@@ -46,74 +46,87 @@ void Pilot::change_size() {
 /// A step of other sizes than its script's is about to end.
 void Pilot::learn_size() {
   const StepSizes& seen = walk_->seen();
-  const auto with = [](const Script& script, const StepSizes& sizes) {
-    auto made = std::make_shared<Script>();
-    made->shape = script.shape;
-    made->form = script.form;
-    made->marginal = script.marginal;
-    made->turns = script.turns;
-    sizes.put_into(made->shape);
-    // Plans count what stays for nothing.
-    made->needed = bytes_needed(made->shape) + script.needed - bytes_needed(script.shape);
-    return made;
-  };
-  auto now = with(*script_, seen);
   if (timing_) longer_ = longer_by(script_->shape, seen);
-  if (walk_->within(*script_) && near(now->needed, script_->needed)) return;
+  const Bytes needed = needed_with(*script_, seen);
+  const bool within = walk_->within(*script_);
+  if (within && near(needed, script_->needed)) return;
   // One that waits for its times will serve it.
   const auto serves = [&](const std::shared_ptr<Script>& one) {
-    return one->form == script_->form && near(now->needed, one->needed) && walk_->within(*one);
+    return one->form == script_->form && near(needed, one->needed) && walk_->within(*one);
   };
   const auto known = std::ranges::find_if(scripts_, serves);
   if (known != scripts_.end()) {
-    if (!(*known)->planned && !(*known)->hopeless) take_times(**known, seen);
+    if (!(*known)->planned && !(*known)->hopeless) take_times(*known, seen);
     return;
   }
-  const bool full = scripts_.size() >= kMostScripts;
-  if (walk_->within(*script_)) {
-    if (full) return;
-    const bool fits = script_->planned && script_->room > 0 &&
-                      bytes_needed(now->shape) <= part_of(script_->room, kFits);
-    if (fits) stays_as_it_is(*now, *script_);
-    if (!fits) take_times(*now, seen);
-    scripts_.push_back(std::move(now));
+  if (!within && widen_to(seen)) return;
+  if (scripts_.size() >= kMostScripts) return;
+  const auto made = of_size(*script_, seen);
+  scripts_.push_back(made);
+  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+  const bool fits = within && script_->planned && script_->room > 0 &&
+                    bytes_needed(made->shape) <= part_of(script_->room, kFits);
+  fits ? stays_as_it_is(*made, *script_) : take_times(made, seen);
+}
+
+/// A script that is not much smaller, larger: of those the one of which the least comes out. False
+/// if there is none, or no place for it.
+bool Pilot::widen_to(const StepSizes& seen) {
+  auto best = scripts_.end();
+  StepSizes sizes;
+  Bytes least = 0;
+  for (auto one = scripts_.begin(); one != scripts_.end(); ++one) {
+    if ((*one)->form != script_->form) continue;
+    StepSizes wider = StepSizes::of((*one)->shape);
+    wider.widen(seen, kMargin);
+    const Bytes needed = needed_with(**one, wider);
+    if (!near((*one)->needed, needed) || (best != scripts_.end() && needed >= least)) continue;
+    best = one;
+    sizes = std::move(wider);
+    least = needed;
+  }
+  if (best == scripts_.end()) return false;
+  const auto made = of_size(**best, sizes);
+  const bool idle = *best != script_ && !(job_ && job_->original == *best);
+  if (idle && !(*best)->planned) {
+    *best = made;
+  } else if (scripts_.size() < kMostScripts) {
+    scripts_.push_back(made);
   } else {
-    // Of those that are not much smaller, the one of which the least comes out.
-    std::shared_ptr<Script> wider;
-    auto grown = scripts_.end();
-    for (auto one = scripts_.begin(); one != scripts_.end(); ++one) {
-      if ((*one)->form != script_->form) continue;
-      StepSizes sizes = StepSizes::of((*one)->shape);
-      sizes.widen(seen, kMargin);
-      auto made = with(**one, sizes);
-      if (!near((*one)->needed, made->needed) || (wider && made->needed >= wider->needed)) continue;
-      wider = std::move(made);
-      grown = one;
-    }
-    const bool in_its_place =
-        wider && !(*grown)->planned && *grown != script_ && !(job_ && job_->original == *grown);
-    if (full && !in_its_place) return;
-    if (!wider) wider = std::move(now);
-    take_times(*wider, seen);
-    if (in_its_place) {
-      *grown = std::move(wider);
-    } else {
-      scripts_.push_back(std::move(wider));
-    }
+    return false;
   }
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+  take_times(made, seen);
+  return true;
+}
+
+/// Script::needed of a script of these sizes. Plans count what stays for nothing.
+Bytes Pilot::needed_with(const Script& script, const StepSizes& sizes) {
+  return script.needed + bytes_needed(script.shape, sizes) - bytes_needed(script.shape);
+}
+
+std::shared_ptr<Script> Pilot::of_size(const Script& script, const StepSizes& sizes) {
+  auto made = std::make_shared<Script>();
+  made->shape = script.shape;
+  made->form = script.form;
+  made->marginal = script.marginal;
+  made->turns = script.turns;
+  made->needed = needed_with(script, sizes);
+  sizes.put_into(made->shape);
+  return made;
 }
 
 /// What a step of these sizes takes: as this one does, if it is timed, or as the script's in
 /// proportion.
-void Pilot::take_times(Script& sized, const StepSizes& seen) {
+void Pilot::take_times(const std::shared_ptr<Script>& sized, const StepSizes& seen) {
   if (timing_) {
-    longer_ = longer_by(sized.shape, seen);
-    sized_ = &sized;
+    longer_ = longer_by(sized->shape, seen);
   } else if (!job_ && script_->planned) {
-    scale_times(sized, *script_);
-    sized_ = &sized;
+    scale_times(*sized, *script_);
+  } else {
+    return;
   }
+  sized_ = sized;
 }
 
 void Pilot::scale_times(Script& sized, const Script& planned) {

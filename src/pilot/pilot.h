@@ -315,7 +315,11 @@ class Pilot {
   void get_to_know(Script& script);
   void change_size();
   void learn_size();
-  void take_times(Script& sized, const StepSizes& seen);
+  bool widen_to(const StepSizes& seen);
+  [[nodiscard]] static Bytes needed_with(const Script& script, const StepSizes& sizes);
+  [[nodiscard]] static std::shared_ptr<Script> of_size(const Script& script,
+                                                       const StepSizes& sizes);
+  void take_times(const std::shared_ptr<Script>& sized, const StepSizes& seen);
   static void scale_times(Script& sized, const Script& planned);
   void stays_as_it_is(Script& small, const Script& planned);
   void forget_smaller(const Script& planned);
@@ -370,16 +374,16 @@ class Pilot {
   std::uint64_t look_again_for_form_ = 0;  ///< likewise, one of several sizes
   std::uint64_t operators_ = 0;            ///< all ever seen
   std::vector<double> longer_;             ///< Job::longer of the step that ends
-  const Script* sized_ = nullptr;  ///< of scripts_, to be planned with the times of that step
-  std::uint64_t joined_ = 0;       ///< at which of them walk_ began
-  std::uint64_t diverged_ = 0;     ///< at which of them a walk last ended
-  bool timing_ = false;            ///< the device counts laps
-  HostClock host_;                 ///< watches the host meanwhile
-  bool shown_ = false;             ///< the device has been told that a step runs under a plan
-  int followed_ = 0;               ///< steps in a row under the plan of script_
-  std::int64_t misplaced_ = 0;     ///< what the device has said of them, when strays were last due
-  int settle_after_ = 0;           ///< steps for which strays are left alone
-  bool end_due_ = false;  ///< the step has ended; the plan's last directives are still to do
+  std::shared_ptr<Script> sized_;          ///< to be planned with the times of that step
+  std::uint64_t joined_ = 0;               ///< at which of them walk_ began
+  std::uint64_t diverged_ = 0;             ///< at which of them a walk last ended
+  bool timing_ = false;                    ///< the device counts laps
+  HostClock host_;                         ///< watches the host meanwhile
+  bool shown_ = false;          ///< the device has been told that a step runs under a plan
+  int followed_ = 0;            ///< steps in a row under the plan of script_
+  std::int64_t misplaced_ = 0;  ///< what the device has said of them, when strays were last due
+  int settle_after_ = 0;        ///< steps for which strays are left alone
+  bool end_due_ = false;        ///< the step has ended; the plan's last directives are still to do
   struct {
     OperatorKey key = 0;
     std::string_view name;

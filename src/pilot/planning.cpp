@@ -107,9 +107,7 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
   if (script.addresses) {
     // What was there before and stays has been left out of the room.
     for (TraceBlock& block : trace.blocks) {
-      if (!block.movable && !block.born_in_step && block.carried_from == kNoBlock) {
-        block.bytes = kPlacedUnit;
-      }
+      if (block.stays()) block.bytes = kPlacedUnit;
     }
   }
   script.link = device_.link();

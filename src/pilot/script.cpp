@@ -124,7 +124,7 @@ Walk::Walk(const Script& script) : script_(&script) {
   for (TraceBlockId id = 0; id < bound_.size(); ++id) {
     const TraceBlock& block = script.shape.trace.blocks[id];
     if (script.turns && script.turns->turns(id)) continue;
-    if (!block.born_in_step && block.carried_from == kNoBlock && id < script.shape.uids.size()) {
+    if (block.lasts() && id < script.shape.uids.size()) {
       bind(id, script.shape.uids[id], nullptr);
     }
   }
@@ -151,7 +151,7 @@ void Walk::start_step() {
     carried.push_back({id, bound_[from], home_[from]});
   }
   for (TraceBlockId id = 0; id < blocks.size(); ++id) {
-    if (!blocks[id].born_in_step && blocks[id].carried_from == kNoBlock) continue;
+    if (blocks[id].lasts()) continue;
     ids_.erase(bound_[id].uid);
     bound_[id] = {};
   }
@@ -259,7 +259,7 @@ bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
   const auto id = static_cast<TraceBlockId>(expected.block);
   const TraceBlock& known = script_->shape.trace.blocks[id];
   // What stays is left out of the room, and of the trace: whoever it is, it has its size.
-  const bool stays = !known.movable && !known.born_in_step && known.carried_from == kNoBlock;
+  const bool stays = known.stays();
   if (expected.writes != writes) return fails("writes another tensor");
   if ((seen_ ? seen_->blocks[id] : known.bytes) != bytes && !stays &&
       !(is_elastic(id) && may_have(bytes, known.bytes, /*allocated=*/false, now))) {

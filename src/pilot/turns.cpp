@@ -21,7 +21,7 @@ Turns::Turns(const StepShape& shape)
       turning_(may_turn_.size(), kNone) {
   for (std::size_t id = 0; id < may_turn_.size(); ++id) {
     const TraceBlock& block = shape.trace.blocks[id];
-    may_turn_[id] = !block.born_in_step && block.carried_from == kNoBlock;
+    may_turn_[id] = block.lasts();
   }
   for (std::size_t i = 0; i < shape.operators.size(); ++i) {
     for (const auto& touch : shape.operators[i].touches) {

@@ -24,8 +24,7 @@ void Walk::allow(Sizes sizes) {
 }
 
 bool Walk::is_elastic(TraceBlockId id) const {
-  const TraceBlock& block = script_->shape.trace.blocks[id];
-  return block.born_in_step || block.carried_from != kNoBlock ||
+  return !script_->shape.trace.blocks[id].lasts() ||
          (script_->turns && script_->turns->may_turn(id));
 }
 

@@ -5,38 +5,51 @@
 namespace lms {
 namespace {
 
-/// The most that an operator's temporaries take together.
-Bytes peak_of(const std::vector<TraceTemporary>& temporaries) {
-  Bytes peak = 0;
-  for (const TraceTemporary& one : temporaries) {
-    Bytes together = 0;
-    for (const TraceTemporary& other : temporaries) {
-      if (other.begin <= one.begin && one.begin < other.end) together += other.bytes;
-    }
-    peak = std::max(peak, together);
+/// The bytes of an operator's workspace, if its temporaries have these sizes: all its allocations,
+/// in order.
+Bytes workspace_of(const TraceOperator& op, const StepShape::Operator& beside, const Bytes* sizes) {
+  if (op.temporaries.empty()) return op.workspace;
+  TraceOperator sized;
+  sized.temporaries = op.temporaries;
+  std::size_t temporary = 0;
+  for (std::size_t k = 0; k < beside.allocations.size(); ++k) {
+    if (beside.allocations[k].block != kNoBlock || temporary >= sized.temporaries.size()) continue;
+    sized.temporaries[temporary++].bytes = sizes[k];
   }
-  return peak;
-}
-
-/// Plans count it for nothing, and so give it another size.
-bool stays(const TraceBlock& block) {
-  return !block.movable && !block.born_in_step && block.carried_from == kNoBlock;
+  return sized.temporaries_peak();
 }
 
 }  // namespace
 
-Bytes bytes_needed(const StepShape& shape) {
-  std::vector<bool> used(shape.trace.blocks.size());
+Bytes bytes_needed(const StepShape& shape, const StepSizes& sizes) {
+  const auto& blocks = shape.trace.blocks;
+  std::vector<bool> used(blocks.size());
   for (const auto& op : shape.operators) {
     for (const auto& touch : op.touches) used[static_cast<std::size_t>(touch.block)] = true;
   }
-  Bytes idle = 0;
-  for (std::size_t id = 0; id < used.size(); ++id) {
-    const TraceBlock& block = shape.trace.blocks[id];
-    if (!block.born_in_step && !used[id]) idle += block.bytes;
+  const auto size_of = [&](std::size_t id) {
+    return blocks[id].stays() ? blocks[id].bytes : sizes.blocks[id];
+  };
+  Bytes live = 0;
+  for (std::size_t id = 0; id < blocks.size(); ++id) {
+    if (!blocks[id].born_in_step && used[id]) live += size_of(id);
   }
-  return std::ranges::max(shape.trace.live_bytes()) - idle;
+  Bytes most = 0;
+  std::size_t allocated = 0;
+  for (std::size_t i = 0; i < shape.operators.size(); ++i) {
+    const TraceOperator& op = shape.trace.operators[i];
+    for (const TraceBlockId id : op.allocs) live += size_of(id);
+    most = std::max(
+        most, live + workspace_of(op, shape.operators[i], sizes.allocations.data() + allocated));
+    for (const TraceBlockId id : op.frees) {
+      if (blocks[id].born_in_step || used[id]) live -= size_of(id);
+    }
+    allocated += shape.operators[i].allocations.size();
+  }
+  return most;
 }
+
+Bytes bytes_needed(const StepShape& shape) { return bytes_needed(shape, StepSizes::of(shape)); }
 
 bool same_form(const StepShape& a, const StepShape& b) {
   if (a.operators.size() != b.operators.size()) return false;
@@ -62,8 +75,7 @@ bool same_form(const StepShape& a, const StepShape& b) {
     for (const auto& touch : left.touches) {
       const auto id = static_cast<std::size_t>(touch.block);
       const TraceBlock& other = b.trace.blocks[id];
-      const bool lasts = !blocks[id].born_in_step && blocks[id].carried_from == kNoBlock;
-      const bool counts = lasts && !stays(blocks[id]) && !stays(other);
+      const bool counts = blocks[id].lasts() && !blocks[id].stays() && !other.stays();
       if (touch.writes && counts && blocks[id].bytes != other.bytes) return false;
     }
   }
@@ -82,7 +94,7 @@ StepSizes StepSizes::of(const StepShape& shape) {
 void StepSizes::put_into(StepShape& shape) const {
   auto& known = shape.trace.blocks;
   for (std::size_t id = 0; id < blocks.size(); ++id) {
-    if (!stays(known[id])) known[id].bytes = blocks[id];
+    if (!known[id].stays()) known[id].bytes = blocks[id];
   }
   for (TraceBlock& block : known) {
     if (block.carried_from == kNoBlock) continue;
@@ -101,7 +113,7 @@ void StepSizes::put_into(StepShape& shape) const {
         op.temporaries[temporary++].bytes = one.bytes;
       }
     }
-    if (!op.temporaries.empty()) op.workspace = peak_of(op.temporaries);
+    if (!op.temporaries.empty()) op.workspace = op.temporaries_peak();
   }
 }
 
@@ -125,7 +137,7 @@ std::vector<double> longer_by(const StepShape& shape, const StepSizes& seen) {
     Bytes then = 0;
     for (const auto& touch : op.touches) {
       const auto id = static_cast<std::size_t>(touch.block);
-      if (stays(shape.trace.blocks[id])) continue;
+      if (shape.trace.blocks[id].stays()) continue;
       now += shape.trace.blocks[id].bytes;
       then += seen.blocks[id];
     }

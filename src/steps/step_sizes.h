@@ -6,9 +6,6 @@
 
 namespace lms {
 
-/// Most bytes that are alive at once in a step, without what it never uses.
-[[nodiscard]] Bytes bytes_needed(const StepShape& shape);
-
 /// True if both are the same step but for sizes: the same blocks of their traces do the same in the
 /// same operators. What is there before and written, as weights are, has the same size.
 [[nodiscard]] bool same_form(const StepShape& a, const StepShape& b);
@@ -26,6 +23,11 @@ struct StepSizes {
   /// larger. Of the same form.
   void widen(const StepSizes& other, double more = 0);
 };
+
+/// Most bytes that are alive at once in a step, without what it never uses; with sizes other than
+/// those of the shape.
+[[nodiscard]] Bytes bytes_needed(const StepShape& shape);
+[[nodiscard]] Bytes bytes_needed(const StepShape& shape, const StepSizes& sizes);
 
 /// How much longer each operator takes with the sizes of `shape` than it took with `seen`: by the
 /// bytes of the blocks that it uses.

@@ -10,19 +10,6 @@ namespace {
 
 enum class Life : std::uint8_t { kUnborn, kAlive, kDead };
 
-/// Most bytes that the temporaries of `op` take at one time.
-Bytes temporaries_peak(const TraceOperator& op) {
-  Bytes peak = 0;
-  for (const TraceTemporary& latest : op.temporaries) {
-    Bytes held = 0;
-    for (const TraceTemporary& other : op.temporaries) {
-      if (other.begin <= latest.begin && latest.begin < other.end) held += other.bytes;
-    }
-    peak = std::max(peak, held);
-  }
-  return peak;
-}
-
 /// Follows the life of every block through the operators and notes what cannot have happened.
 class Validator {
  public:
@@ -121,7 +108,7 @@ class Validator {
         sound = false;
       }
     }
-    if (sound && !op.temporaries.empty() && op.workspace < temporaries_peak(op)) {
+    if (sound && !op.temporaries.empty() && op.workspace < op.temporaries_peak()) {
       note_here("has less workspace than its temporaries need");
     }
   }
@@ -161,6 +148,18 @@ double Trace::host_ms() const {
   double sum = 0;
   for (const TraceOperator& op : operators) sum += op.host_ms;
   return sum;
+}
+
+Bytes TraceOperator::temporaries_peak() const {
+  Bytes peak = 0;
+  for (const TraceTemporary& latest : temporaries) {
+    Bytes held = 0;
+    for (const TraceTemporary& other : temporaries) {
+      if (other.begin <= latest.begin && latest.begin < other.end) held += other.bytes;
+    }
+    peak = std::max(peak, held);
+  }
+  return peak;
 }
 
 bool TraceOperator::spares(TraceBlockId block) const {

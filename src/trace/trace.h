@@ -30,6 +30,11 @@ struct TraceBlock {
   /// in the step after it (a gradient kept, a batch fetched ahead). kNoBlock: the same block serves
   /// every step.
   std::int64_t carried_from = kNoBlock;
+
+  /// The same block was there when the step before began.
+  [[nodiscard]] bool lasts() const { return !born_in_step && carried_from == kNoBlock; }
+  /// It lasts, on the device.
+  [[nodiscard]] bool stays() const { return lasts() && !movable; }
 };
 
 /// Memory that an operator takes and gives back while it runs. `begin` is its number among the
@@ -79,6 +84,8 @@ struct TraceOperator {
   [[nodiscard]] const std::vector<TraceBlockId>& again_reads() const {
     return replay_reads.empty() ? reads : replay_reads;
   }
+  /// Most bytes that its temporaries take at one time.
+  [[nodiscard]] Bytes temporaries_peak() const;
   /// Running it again leaves the block alone.
   [[nodiscard]] bool spares(TraceBlockId block) const;
 };

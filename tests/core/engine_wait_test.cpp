@@ -1,77 +1,15 @@
 // Threads whose operators fit alone, but not side by side: each waits for the other's end, or
 // begins anew, and none runs out of memory. Gates say who comes when; nothing here sleeps.
 
+#include "engine_wait.h"
+
 #include <atomic>
 #include <barrier>
 #include <random>
 #include <thread>
 
-#include "engine_fixture.h"
-
 namespace lms::testing {
 namespace {
-
-/// A thread of an adapter: its operators pin, allocate and end.
-class Worker {
- public:
-  explicit Worker(World& world) : world_(world) {}
-
-  PinHolder holder;
-
-  void pin(std::vector<Use> uses) {
-    EngineLock lock = world_.engine.lock(&holder);
-    world_.engine.enter(lock, holder);
-    world_.engine.pin(lock, uses);
-    held_.insert(held_.end(), uses.begin(), uses.end());
-  }
-  void pin(SimBlock& block) { pin(std::vector<Use>{{&block, false}}); }
-  /// A result of the running operator. Null: there is no room.
-  SimBlock* make(Bytes size) {
-    {
-      EngineLock lock = world_.engine.lock(&holder);
-      world_.engine.enter(lock, holder);
-      if (!world_.engine.reserve(lock, size)) return nullptr;
-    }
-    auto block = world_.sim.make_block(size);
-    block->fill(9);
-    EngineLock lock = world_.engine.lock();
-    auto& made = static_cast<SimBlock&>(world_.engine.add(lock, std::move(block)));
-    const Use use{&made, true};
-    world_.engine.pin(lock, {&use, 1});
-    held_.push_back(use);
-    return &made;
-  }
-  void end(bool to_try_again = false) {
-    EngineLock lock = world_.engine.lock();
-    world_.engine.unpin(lock, held_);
-    held_.clear();
-    world_.engine.leave(lock, holder, to_try_again);
-    world_.engine.operator_ended(lock);
-  }
-
- private:
-  World& world_;
-  std::vector<Use> held_;
-};
-
-/// Until `count` threads wait for anything.
-void wait_for_waiting(World& world, std::size_t count) {
-  for (;;) {
-    {
-      auto lock = world.engine.lock();
-      if (world.engine.waiting(lock) >= count) return;
-    }
-    std::this_thread::yield();
-  }
-}
-
-/// Room for 100 bytes, and two threads that want some of it.
-class EngineWait : public ::testing::Test {
- protected:
-  World world{100};
-  Worker first{world};
-  Worker second{world};
-};
 
 TEST_F(EngineWait, AnAllocationWaitsForTheEndOfAnothersOperator) {
   SimBlock& a = world.used(60, 1);
@@ -305,94 +243,6 @@ TEST_F(EngineWait, WhoHoldsThemEntersThoughAnotherQueues) {
   second.holder.holds_locks = false;
   second.end();
   third.end();
-}
-
-/// An interpreter's lock. Whoever has taken it also wants the engine's, as a thread that frees a
-/// tensor does.
-class Interpreter final : public OuterLock {
- public:
-  explicit Interpreter(Engine& engine) : engine_(engine) {}
-
-  void take() {
-    mutex_.lock();
-    holder_.store(std::this_thread::get_id());
-    const EngineLock lock = engine_.lock();
-  }
-  void let_go() {
-    holder_.store({});
-    mutex_.unlock();
-  }
-  void* release() noexcept override {
-    if (holder_.load() != std::this_thread::get_id()) return nullptr;
-    let_go();
-    return this;
-  }
-  void acquire(void* released) override {
-    EXPECT_EQ(released, this);
-    take();
-  }
-  /// Whoever waits in the engine lets it go.
-  void join() {
-    auto lock = engine_.lock();
-    engine_.wait_without(lock, this);
-  }
-  [[nodiscard]] bool is_mine() const { return holder_.load() == std::this_thread::get_id(); }
-
- private:
-  Engine& engine_;
-  std::mutex mutex_;
-  std::atomic<std::thread::id> holder_;
-};
-
-/// Of two threads that share an interpreter the second needs it for its operator to end.
-TEST_F(EngineWait, NobodyWaitsWithTheInterpretersLock) {
-  Interpreter interpreter(world.engine);
-  interpreter.join();
-  SimBlock& a = world.used(60, 1);
-  first.pin(a);
-  std::jthread other([&] {
-    interpreter.take();
-    EXPECT_NE(second.make(60), nullptr);
-    EXPECT_TRUE(interpreter.is_mine());
-    second.end();
-    interpreter.let_go();
-  });
-  wait_for_waiting(world, 1);
-  interpreter.take();
-  first.end();
-  interpreter.let_go();
-  other.join();
-  check_consistent(world);
-}
-
-TEST_F(EngineWait, NorForAMove) {
-  Interpreter interpreter(world.engine);
-  interpreter.join();
-  SimBlock& a = world.used(60, 1);
-  ASSERT_TRUE(world.evict(a));
-  Gate arriving;
-  Gate wanted;
-  world.sim.set_hooks({.mid_move = [&](SimBlock&, Direction) {
-    arriving.open();
-    wanted.wait();
-    // What computes a block again, say, lets a tensor go that Python knows.
-    interpreter.take();
-    interpreter.let_go();
-  }});
-  std::jthread other([&] {
-    first.pin(a);
-    first.end();
-  });
-  arriving.wait();
-  std::jthread waits([&] {
-    interpreter.take();
-    second.pin(a);
-    EXPECT_TRUE(a.holds(1));
-    second.end();
-    interpreter.let_go();
-  });
-  wait_for_waiting(world, 1);
-  wanted.open();
 }
 
 /// As the next, and half of the operators allocate under one lock, and cannot be done again.

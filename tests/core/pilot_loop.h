@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,14 +22,19 @@ class PlainDevice final : public PilotDevice {
   PlainDevice(Bytes limit, SimDevice& sim) : limit_(limit), sim_(sim) {}
 
   void start_laps() override {
+    const std::lock_guard guard(mutex_);
     ++timed;
     copies_.clear();
     ends_ = {now()};
     running_ = true;
   }
-  void lap() override { ends_.push_back(now()); }
+  void lap() override {
+    const std::lock_guard guard(mutex_);
+    ends_.push_back(now());
+  }
   void restart_lap() override { ++restarted; }
   Laps finish_laps() override {
+    const std::lock_guard guard(mutex_);
     Laps laps;
     for (std::size_t i = 1; i < ends_.size(); ++i) {
       const double waited = ends_[i].stalled - ends_[i - 1].stalled;
@@ -43,12 +49,17 @@ class PlainDevice final : public PilotDevice {
     return laps;
   }
   void drop_laps() override {
+    const std::lock_guard guard(mutex_);
     ++dropped;
     running_ = false;
   }
-  void show(Stage stage, bool begins) noexcept override { shown.emplace_back(stage, begins); }
+  void show(Stage stage, bool begins) noexcept override {
+    const std::lock_guard guard(mutex_);
+    shown.emplace_back(stage, begins);
+  }
   /// A copy of as many bytes is under way.
   void note_copy(const Block& block, bool out) {
+    const std::lock_guard guard(mutex_);
     if (running_) copies_.push_back({block.uid, block.size, out, now().ms, now().ms + 1});
   }
 
@@ -90,6 +101,7 @@ class PlainDevice final : public PilotDevice {
 
   Bytes limit_;
   SimDevice& sim_;
+  std::mutex mutex_;  ///< guards what follows: a plan may be made in another thread
   std::vector<Moment> ends_;
   std::vector<MeasuredCopy> copies_;
   bool running_ = false;

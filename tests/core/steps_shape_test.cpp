@@ -256,7 +256,7 @@ TEST(StepsShape, TheSameStepGetsTheSameNumbers) {
     EXPECT_EQ(a.trace.blocks[id].bytes, block.bytes);
     EXPECT_EQ(a.trace.blocks[id].born_in_step, block.born_in_step);
     EXPECT_EQ(a.trace.blocks[id].carried_from, block.carried_from);
-    const bool same = !block.born_in_step && block.carried_from == kNoBlock;
+    const bool same = block.lasts();
     EXPECT_EQ(a.uids[id] == b.uids[id], same) << id;
     if (block.carried_from != kNoBlock) {
       EXPECT_EQ(b.uids[id], a.uids[static_cast<std::size_t>(block.carried_from)]);

@@ -276,7 +276,9 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
   // Kernels take lists out of their arguments: whoever is to call one again needs them as they
   // were.
   c10::Stack kept;
-  if (!sliced && (pressed() || state.holder.crowded())) {
+  constexpr auto kAny = SlicedCall::Of::kAny;
+  const bool may_slice = !sliced && SlicedCall::may_be(manager, info, {}, kAny);
+  if (may_slice) {
     kept.assign(stack.end() - static_cast<std::ptrdiff_t>(info.argument_count), stack.end());
   }
   try {
@@ -284,12 +286,11 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
                      stack.size() - info.argument_count);
   } catch (const c10::Error& error) {
     // What an operator in place has begun cannot be begun again: it has allocated before.
-    if (!is_shortage(error) || (!sliced && kept.size() != info.argument_count)) throw;
+    if (!is_shortage(error) || (!sliced && !may_slice)) throw;
     if (sliced) {
       slice_instead(state, pilot, stack, std::move(sliced));
     } else {
       std::ranges::copy(kept, stack.end() - static_cast<std::ptrdiff_t>(info.argument_count));
-      constexpr auto kAny = SlicedCall::Of::kAny;
       slice_instead(state, pilot, stack,
                     SlicedCall::of(manager, info, kernel, op, keys, stack, kAny));
     }
