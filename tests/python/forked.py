@@ -113,6 +113,9 @@ def _serve(address: str, modules: list[str]) -> object:
         return None  # an import has started threads, which no child would have
     gc.collect()
     gc.freeze()
+    if any(type(one).__module__ == "nanobind" for one in _compiled()):
+        # What is frozen is not collected at the end either, of which such extensions complain.
+        atexit.register(gc.unfreeze)
 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -169,6 +172,14 @@ def _serve(address: str, modules: list[str]) -> object:
             else:  # who waited has gone
                 os.kill(key.data.pid, signal.SIGKILL)
                 selector.unregister(key.fileobj)
+
+
+def _compiled() -> list[object]:
+    """What is in the extension modules that have been imported."""
+    modules = [
+        one for one in sys.modules.values() if (getattr(one, "__file__", "") or "").endswith(".so")
+    ]
+    return [one for module in modules for one in vars(module).values()]
 
 
 def _receive(connection: socket.socket) -> tuple[dict, list[int]]:
