@@ -1,7 +1,10 @@
 // What a plan has before an operator, or what is foretold without one, carried out.
 
 #include <algorithm>
+#include <ranges>
 #include <string>
+#include <unordered_set>
+#include <utility>
 
 #include "pilot/pilot.h"
 
@@ -50,6 +53,24 @@ void Pilot::collect_orders(std::size_t moment, std::vector<Order>& orders) {
         break;
     }
   }
+}
+
+/// What the plan had before the operators that have been left out, in sum.
+void Pilot::collect_left_out(std::vector<Order>& orders) {
+  const auto from = std::exchange(left_out_from_, std::nullopt);
+  if (!from) return;
+  std::vector<Order> all;
+  for (std::size_t moment = *from; moment < walk_->position(); ++moment) {
+    collect_orders(moment, all);
+    collect_turns(moment, all);
+  }
+  // Of what leaves, comes back and leaves, only the last counts.
+  std::unordered_set<BlockUid> met;
+  std::vector<Order> last;
+  for (const Order& order : all | std::views::reverse) {
+    if (met.insert(order.uid).second) last.push_back(order);
+  }
+  orders.insert(orders.end(), last.rbegin(), last.rend());
 }
 
 /// At places where other blocks take their turn: who has served leaves, since it is not needed

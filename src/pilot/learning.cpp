@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "pilot/pilot.h"
+#include "steps/rough_steps.h"
 
 namespace lms {
 namespace {
@@ -28,23 +29,26 @@ bool repeats(const StepShape& whole, const StepShape& part) {
 
 }  // namespace
 
-void Pilot::shun_if_part() {
+/// `joined`, `left`: operators_ when the walk along it began and ended.
+void Pilot::shun_if_part(const Script& script, std::uint64_t joined, std::uint64_t left) {
   // A loop that ends after a few rounds, and does so again and again, may be part of a longer step
   // (micro-steps whose gradients accumulate). Time to see the whole of that step twice. If none is
   // found, the whole is longer, or there is none and others come between: next time later, and for
   // longer.
   constexpr std::uint64_t kFew = 32;
   constexpr std::uint64_t kRounds = 3;
-  if (operators_ - joined_ < kFew * script_->size()) {
+  const auto known = std::ranges::find(scripts_, &script, &std::shared_ptr<Script>::get);
+  if (known != scripts_.end() && left - joined < kFew * script.size()) {
+    Script& part = **known;
     const bool is_part = std::ranges::any_of(
-        scripts_, [&](const auto& other) { return repeats(other->shape, script_->shape); });
-    if (++script_->ended_early >= script_->patience || is_part) {
-      const auto often = static_cast<std::uint64_t>(script_->patience) / 2;
-      script_->shunned_until = operators_ + kRounds * often * (operators_ - diverged_);
-      script_->patience *= 2;
+        scripts_, [&](const auto& other) { return repeats(other->shape, part.shape); });
+    if (++part.ended_early >= part.patience || is_part) {
+      const auto often = static_cast<std::uint64_t>(part.patience) / 2;
+      part.shunned_until = operators_ + kRounds * often * (left - diverged_);
+      part.patience *= 2;
     }
   }
-  diverged_ = operators_;
+  diverged_ = left;
 }
 
 void Pilot::differs() {
@@ -60,35 +64,38 @@ void Pilot::differs() {
     return;
   }
   if (walk_->differs_in_size()) return change_size();
-  ++stats_.divergences;
-  shun_if_part();
-  if (mode_ == Mode::kFollowing && said_++ < kMostLines) {
-    device_.say("this step is another than the one planned: " + walk_->why() +
-                "; going on without a plan until this loop is known");
-  }
-  learn_now();
+  leave();
 }
 
-void Pilot::learn_now() {
+void Pilot::learn_now(bool for_good) {
   log_.clear();
   segment_.reset();
   const bool inside = walk_ && scripts_.size() < kMostScripts && tell_again(*walk_);
   show_step(false);
-  stop_timing();
+  if (for_good) stop_timing();
   mode_ = Mode::kLearning;
   wants_costs_ = true;
   walk_.reset();
   script_.reset();
   end_due_ = false;
-  ghosts_due_ = true;
+  left_out_from_.reset();
+  detour_.reset();
+  if (for_good) ghosts_due_ = true;
   if (!inside && now_.running) {
     log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
   }
 }
 
 void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing) {
+  // The next step begins, and what was still to come of this one is left out; or another one has.
+  const bool ended = detour_ && detour_->left().script == script && detour_->may_end();
+  if (ended) {
+    detour_.reset();
+    ++stats_.detours;
+  }
+  give_up_detour();
   show_step(false);
-  if (!goes_on_timing || !wants_times(*script)) stop_timing();
+  if (!ended && (!goes_on_timing || !wants_times(*script))) stop_timing();
   // The walk refers to its script.
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
@@ -97,9 +104,11 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   segment_.reset();
   joined_ = operators_;
   end_due_ = false;
+  left_out_from_.reset();
   followed_ = 0;
   settle_after_ = 0;
   ghosts_due_ = true;
+  if (ended) due_ = step_started();
 }
 
 void Pilot::show_step(bool runs) {
@@ -150,6 +159,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
     if (!job_->original->refined) job_->made = std::make_shared<Script>(*job_->original);
     job_->timed = std::exchange(timing_, false);
     job_->names = walk_->take_names();
+    job_->places = std::exchange(lap_places_, {});
     job_->longer = std::exchange(longer_, {});
     job_->host = host_.take();
     job_->options = options_;
@@ -158,6 +168,8 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
   longer_.clear();
   if (job_ && job_->done) take_over();
   timing_ = timing_due();
+  laps_due_ = timing_;
+  lap_places_.clear();
   if (timing_) host_.start();
   if (timing_ && mode_ == Mode::kFollowing) walk_->keep_names();
   return nullptr;
@@ -170,7 +182,7 @@ bool Pilot::tell_again(const Walk& walk) {
   // Whatever was there before the first operator belongs to none.
   log_.begin_operator(0, "a step begins", false);
   log_.end_operator();
-  segment_ = log_.end();
+  if (!walk.jumped()) segment_ = log_.end();
   walk.retell(log_);
   return walk.inside();
 }
@@ -178,31 +190,7 @@ bool Pilot::tell_again(const Walk& walk) {
 bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes) {
   Walk walk(*script);
   walk.allow(sizes);
-  Bytes ignored = kNoAddress;
-  const auto allocs = [&](const LoggedOperator& op, bool inside) {
-    return std::ranges::all_of(op.changes, [&](const auto& change) {
-      return change.inside != inside || !change.alloc ||
-             walk.alloc(change.block, log_.bytes_of(change.block), &ignored);
-    });
-  };
-  const auto releases = [&](const LoggedOperator& op, bool inside) {
-    for (const auto& change : op.changes) {
-      if (change.inside == inside && !change.alloc) walk.release(change.block);
-    }
-  };
-  if (from > log_.first() && !allocs(log_.at(from - 1), false)) return false;
-  for (std::uint64_t n = from; n < log_.end(); ++n) {
-    const LoggedOperator& op = log_.at(n);
-    if (!walk.begin(op.key) || !allocs(op, true)) return false;
-    for (const auto& touch : op.touches) {
-      if (!walk.touch(touch.block, log_.bytes_of(touch.block), touch.writes, nullptr)) return false;
-    }
-    releases(op, true);
-    (void)walk.end();
-    releases(op, false);
-    // What is allocated between two operators is the later one's.
-    if (!allocs(op, false)) return false;
-  }
+  if (!walk.go_along(log_, from)) return false;
   walk_along(script, std::move(walk));
   log_.clear();
   return true;
@@ -214,7 +202,6 @@ void Pilot::look_for_known() {
   // By index and by value: a step that begins may add one.
   for (std::size_t known = 0; known < scripts_.size(); ++known) {
     const std::shared_ptr<Script> script = scripts_[known];
-    if (operators_ < script->shunned_until) continue;
     const std::size_t tell = std::min(kTellTale, script->size());
     if (log_.end() - log_.first() < tell) continue;
     const std::uint64_t from = log_.end() - tell;
@@ -223,6 +210,7 @@ void Pilot::look_for_known() {
       same = log_.at(from + i).key == script->shape.operators[i].key;
     }
     if (!same) continue;
+    if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
     if (rejoin(script, from)) return;
     alike.push_back(script);
@@ -272,20 +260,22 @@ void Pilot::look_for_new() {
   auto span = operators_ < look_again_ ? std::nullopt : log_.repeated_step();
   const Walk::Sizes sizes = span ? Walk::Sizes::kEqual : Walk::Sizes::kAny;
   if (!span && operators_ >= look_again_for_form_) span = log_.repeated_form();
-  if (!span) return;
+  if (!span) return look_roughly();
   auto script = std::make_shared<Script>();
   script->shape = make_shape(log_, *span);
+  std::uint64_t& again = sizes == Walk::Sizes::kEqual ? look_again_ : look_again_for_form_;
   if (bytes_needed(script->shape) < options_.limit / 4 * 3) {
     // A loop inside the step: alone it would fit, and nothing would have to move.
-    std::uint64_t& again = sizes == Walk::Sizes::kEqual ? look_again_ : look_again_for_form_;
     again = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
     return;
   }
   auto replaced = scripts_.end();
+  bool is_known = false;
   for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
     const bool same = sizes == Walk::Sizes::kEqual ? same_step((*known)->shape, script->shape)
                                                    : same_form((*known)->shape, script->shape);
     if (!same) continue;
+    is_known = true;
     if (operators_ < (*known)->shunned_until || rejoin(*known, span->end, sizes)) return;
     // The same on other blocks: of another model, perhaps after the first.
     if (sizes == Walk::Sizes::kEqual && (*known)->planned &&
@@ -299,13 +289,35 @@ void Pilot::look_for_new() {
     if (outlived(**known)) replaced = known;
   }
   get_to_know(*script);
-  if (!rejoin(script, span->end, sizes)) return;
+  if (!rejoin(script, span->end, sizes)) {
+    // It has come twice, and what comes now is already another, or is on a detour.
+    again = operators_ + kPause;
+    if (is_known) return;
+  }
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
   } else {
     scripts_.push_back(std::move(script));
   }
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+}
+
+/// Where no step is known, nor has come twice: one that is much like the one before it.
+void Pilot::look_roughly() {
+  constexpr std::uint64_t kOften =
+      4;  // the log is this much longer than when it was last looked at
+  if (!scripts_.empty() || operators_ < look_roughly_) return;
+  look_roughly_ = operators_ + std::max((log_.end() - log_.first()) / kOften, 4 * kPause);
+  const auto rough = find_rough_step(log_);
+  if (!rough) return;
+  auto shape = make_shape(log_, *rough);
+  if (!shape || bytes_needed(*shape) < options_.limit / 4 * 3) return;
+  auto script = std::make_shared<Script>();
+  script->shape = std::move(*shape);
+  get_to_know(*script);
+  scripts_.push_back(std::move(script));
+  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+  ++stats_.apart;
 }
 
 /// True if a block that every step uses is no more.
@@ -324,6 +336,7 @@ std::string Pilot::why_locked() const {
   if (!awake()) return "nothing has had to leave";
   if (mode_ == Mode::kFollowing) return "planned";
   if (job_ && !job_->done) return "a plan is being made";
+  if (detour_) return "this step has left its plan, and may come back to it";
   if (walking() && script_->hopeless) return "no plan could be made for this step";
   if (walking()) return "this step is known, and its plan comes after it has been timed";
   if (scripts_.empty()) {

@@ -38,8 +38,13 @@ void Pilot::start(const Options& options) {
   now_ = {};
   remaking_.clear();
   end_due_ = false;
+  detour_.reset();
+  due_.reset();
+  left_out_from_.reset();
+  straight_until_ = 0;
   followed_ = 0;
-  look_again_ = look_again_for_form_ = operators_ = joined_ = diverged_ = planned_at_ = 0;
+  look_again_ = look_again_for_form_ = look_roughly_ = operators_ = joined_ = diverged_ =
+      planned_at_ = 0;
   segment_.reset();
   occurrences_.clear();
   difference_.clear();
@@ -123,7 +128,7 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     now_ = {key, name, repeatable, replay_cost ? *replay_cost : known_cost(key), true};
     begin_locked();
     // What the host does between two steps is none of the operators' time.
-    if (timing_ && walk_->position() == 0) device_.start_laps();
+    if (timing_ && std::exchange(laps_due_, false)) device_.start_laps();
     if (mode_ == Mode::kFollowing) {
       if (walk_->position() == 0) show_step(true);
       if (end_due_) {
@@ -132,6 +137,7 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
         collect_moves(orders);
       }
       if (walk_->position() == 0) collect_strays(orders);
+      collect_left_out(orders);
       collect_orders(walk_->position(), orders);
       collect_turns(walk_->position(), orders);
       if (script_->records(walk_->position())) recording = Recording::kForPlan;
@@ -199,10 +205,8 @@ void Pilot::go_along(Go go) {
     change_size();
     if (go()) return;
   }
-  ++stats_.divergences;
   difference_ = walk_->why();
-  shun_if_part();
-  learn_now();
+  leave();
 }
 
 void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
@@ -268,15 +272,18 @@ void Pilot::end_operator() {
     if (!now_.running) return;
     now_.running = false;
     if (walking()) {
-      if (timing_) host_.lap([this] { device_.lap(); });
+      if (timing_) note_lap(walk_->position());
       const bool last = walk_->position() + 1 == script_->size();
-      if (last && walk_->sizes() != Walk::Sizes::kEqual) learn_size();
+      if (last && !walk_->jumped() && walk_->sizes() != Walk::Sizes::kEqual) learn_size();
       if (walk_->end()) job = step_started();
     } else {
+      if (timing_) note_lap(SIZE_MAX);
       log_.end_operator();
-      look_for_known();
+      look_for_way_back();
+      if (!walking()) look_for_known();
       if (!walking()) look_for_new();
       if (!walking()) complain();
+      job = std::exchange(due_, nullptr);
     }
   }
   if (job) launch(job);
@@ -313,6 +320,7 @@ void Pilot::released(BlockUid uid) {
   } else {
     log_.release(uid);
   }
+  if (detour_) detour_->release(uid);
 }
 
 void Pilot::gone(BlockUid uid) {

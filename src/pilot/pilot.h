@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "foresight/outlook.h"
+#include "pilot/detour.h"
 #include "pilot/host_clock.h"
 #include "pilot/plan_cache.h"
 #include "pilot/script.h"
@@ -228,13 +229,15 @@ class Pilot {
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
     std::int64_t steps = 0;        ///< steps carried out under a plan
     std::int64_t divergences = 0;  ///< steps that turned out to be others
-    std::int64_t refused = 0;      ///< drops of blocks that nobody knows how to compute
-    std::int64_t failed = 0;       ///< rematerialisations that failed
-    double predicted_ms = 0;       ///< of the plan last followed
-    double host_ms = 0;            ///< likewise: what the host takes; 0: not known
-    double late_ms = 0;            ///< likewise: for how long the device waits for it
-    Bytes planned_peak = 0;        ///< likewise
-    Bytes placed = 0;              ///< likewise: bytes of arena that its placement takes
+    /// How often a step has left its script and come back to it.
+    std::int64_t detours = 0;
+    std::int64_t refused = 0;  ///< drops of blocks that nobody knows how to compute
+    std::int64_t failed = 0;   ///< rematerialisations that failed
+    double predicted_ms = 0;   ///< of the plan last followed
+    double host_ms = 0;        ///< likewise: what the host takes; 0: not known
+    double late_ms = 0;        ///< likewise: for how long the device waits for it
+    Bytes planned_peak = 0;    ///< likewise
+    Bytes placed = 0;          ///< likewise: bytes of arena that its placement takes
     Bytes lower_bound = 0;
   };
   [[nodiscard]] Stats stats();
@@ -270,6 +273,7 @@ class Pilot {
     std::vector<double> longer;        ///< likewise: how much longer they take with its sizes
     bool timed = true;                 ///< false: the times are in the shape
     HostTimes host;                    ///< likewise
+    std::vector<std::size_t> places;   ///< the script's operator of each lap; empty: all in order
     Options options;
     std::string failure;
     std::shared_ptr<const Measured> measured;
@@ -293,6 +297,7 @@ class Pilot {
   [[nodiscard]] ReplayCost known_cost(OperatorKey key) const;
   void collect_orders(std::size_t moment, std::vector<Order>& orders);
   void collect_turns(std::size_t moment, std::vector<Order>& orders);
+  void collect_left_out(std::vector<Order>& orders);
   void collect_moves(std::vector<Order>& orders);
   void collect_strays(std::vector<Order>& orders);
   /// `host`: what it takes is added there, if it is to be known.
@@ -308,8 +313,12 @@ class Pilot {
   template <typename Go>
   void go_along(Go go);
   void differs();
-  void shun_if_part();
-  void learn_now();
+  void shun_if_part(const Script& script, std::uint64_t joined, std::uint64_t left);
+  void leave();
+  void give_up(const Detour::Left& left);
+  void give_up_detour();
+  void look_for_way_back();
+  void learn_now(bool for_good = true);
   bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from,
               Walk::Sizes sizes = Walk::Sizes::kEqual);
   void get_to_know(Script& script);
@@ -329,6 +338,7 @@ class Pilot {
   void complain();
   void look_for_known();
   void look_for_new();
+  void look_roughly();
   [[nodiscard]] bool outlived(const Script& script) const;
   void walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing = false);
   /// The walk is at the start of a step. The job that is to be launched, or null.
@@ -338,6 +348,7 @@ class Pilot {
   [[nodiscard]] bool wants_times(const Script& script) const;
   void stop_timing();
   void show_step(bool runs);
+  void note_lap(std::size_t place);
   void take_over();
   void launch(const std::shared_ptr<Job>& job);
   void find_room(Job& job);
@@ -347,6 +358,7 @@ class Pilot {
   [[nodiscard]] static bool take_kept(Script& script, PlanCache& cache, const std::string& key);
   static void choose_deferred_of(Script& script, const Options& options);
   static void search_plan_of(Script& script, const Options& options);
+  static void put_in_order(Job& job, PilotDevice::Laps& laps);
   static void keep_measured(Job& job, const PilotDevice::Laps& laps);
 
   Engine& engine_;
@@ -372,6 +384,7 @@ class Pilot {
   bool complained_ = false;
   std::uint64_t look_again_ = 0;           ///< operators_ from which a new step may be looked for
   std::uint64_t look_again_for_form_ = 0;  ///< likewise, one of several sizes
+  std::uint64_t look_roughly_ = 0;         ///< likewise, one of which none is like another
   std::uint64_t operators_ = 0;            ///< all ever seen
   std::vector<double> longer_;             ///< Job::longer of the step that ends
   std::shared_ptr<Script> sized_;          ///< to be planned with the times of that step
@@ -384,6 +397,12 @@ class Pilot {
   std::int64_t misplaced_ = 0;  ///< what the device has said of them, when strays were last due
   int settle_after_ = 0;        ///< steps for which strays are left alone
   bool end_due_ = false;        ///< the step has ended; the plan's last directives are still to do
+  std::shared_ptr<Job> due_;    ///< to be launched: a step has ended on a detour
+  std::optional<Detour> detour_;              ///< while learning: walk_ may go on
+  std::optional<std::size_t> left_out_from_;  ///< operators of the script whose orders are due
+  std::uint64_t straight_until_ = 0;          ///< operators_ until which no detour is tried
+  std::vector<std::size_t> lap_places_;       ///< Job::places of the step that is timed
+  bool laps_due_ = false;                     ///< of which no operator has begun yet
   struct {
     OperatorKey key = 0;
     std::string_view name;

@@ -62,8 +62,9 @@ void Pilot::find_room(Job& job) {
 void Pilot::plan(Job& job) {
   const ShownStage shown(device_, PilotDevice::Stage::kPlanning);
   try {
-    const PilotDevice::Laps laps = job.timed ? device_.finish_laps() : PilotDevice::Laps{};
+    PilotDevice::Laps laps = job.timed ? device_.finish_laps() : PilotDevice::Laps{};
     if (!job.failure.empty()) return;
+    put_in_order(job, laps);
     keep_measured(job, laps);
     if (job.made) make_plan_of(*job.made, job, laps);
   } catch (const std::exception& error) {
@@ -78,8 +79,41 @@ void Pilot::finish(Job& job) {
   planned_->notify_all();
 }
 
+/// Laps of a step that was not quite the script's: one for each operator of the script. What did
+/// not run takes what its like took.
+void Pilot::put_in_order(Job& job, PilotDevice::Laps& laps) {
+  const auto& operators = job.original->shape.operators;
+  bool in_order = job.places.size() == operators.size() || !job.timed;
+  for (std::size_t i = 0; in_order && i < job.places.size(); ++i) in_order = job.places[i] == i;
+  if (in_order) return job.places.clear();
+  if (laps.operators.size() != job.places.size()) return laps.operators.clear();
+  struct Alike {
+    double ms = 0;
+    int count = 0;
+  };
+  std::unordered_map<OperatorKey, Alike> alike;
+  std::vector<std::optional<MeasuredOperator>> known(operators.size());
+  for (std::size_t i = 0; i < job.places.size(); ++i) {
+    if (job.places[i] >= operators.size()) continue;
+    const MeasuredOperator& lap = laps.operators[i];
+    known[job.places[i]] = lap;
+    Alike& sum = alike[operators[job.places[i]].key];
+    sum.ms += lap.end_ms - lap.begin_ms;
+    ++sum.count;
+  }
+  laps.operators.clear();
+  for (std::size_t i = 0; i < operators.size(); ++i) {
+    const Alike& mean = alike[operators[i].key];
+    const MeasuredOperator typical = {.end_ms = mean.count > 0 ? mean.ms / mean.count : 0};
+    laps.operators.push_back(known[i].value_or(typical));
+  }
+  job.host = {};
+}
+
 void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
-  if (!job.original->planned || laps.operators.size() != job.original->size()) return;
+  if (!job.original->planned || !job.places.empty() ||
+      laps.operators.size() != job.original->size())
+    return;
   auto kept = std::make_shared<Measured>();
   kept->script = job.original;
   kept->timeline.operators = laps.operators;
@@ -227,7 +261,8 @@ void Pilot::take_over() {
   stats_.lower_bound = made->placement.lower_bound;
   if (!original->planned) forget_smaller(*made);
   if (script_ != original) return;
-  auto walk = walk_->change_to(*made);
+  // It may have begun beyond the first operators.
+  auto walk = walk_->jumped() ? walk_->in_size_of(*made) : walk_->change_to(*made);
   walk_along(made, walk ? std::move(*walk) : Walk(*made));
 }
 

@@ -15,7 +15,8 @@ void Walk::retell(StepLog& log) const {
     if (uid == 0) uid = Pilot::new_uid();
     return uid;
   };
-  for (std::size_t i = 0; i <= position_ && i < shape.operators.size(); ++i) {
+  // Which operators it has jumped over it does not know any more.
+  for (std::size_t i = jumped_ ? position_ : 0; i <= position_ && i < shape.operators.size(); ++i) {
     const StepShape::Operator& op = shape.operators[i];
     const TraceOperator& what = shape.trace.operators[i];
     const bool whole = i < position_;

@@ -133,7 +133,8 @@ Walk::Walk(const Script& script) : script_(&script) {
 
 void Walk::start_step() {
   position_ = touches_ = allocations_ = allocated_ = 0;
-  inside_ = false;
+  inside_ = jumped_ = false;
+  left_out_ = 0;
   allow(Sizes::kEqual);
   ++step_;
   served_.clear();
@@ -265,7 +266,9 @@ bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
       !(is_elastic(id) && may_have(bytes, known.bytes, /*allocated=*/false, now))) {
     return differs("has a tensor of another size");
   }
-  if (bound_[id].uid != uid && !serve(id, uid, block)) return fails("uses another tensor");
+  if (bound_[id].uid != uid && !serve(id, uid, block) && !serve_after_jump(id, uid, block)) {
+    return fails("uses another tensor");
+  }
   bound_[id].block = block;
   if (!stays) see(id, bytes);
   meet(id);
@@ -347,7 +350,9 @@ bool Walk::end() {
   allocated_ += script_->shape.operators[position_].allocations.size();
   if (++position_ < script_->size()) return false;
   // Only a step that was this one to its end tells who serves.
-  for (const auto& [id, uid] : served_) script_->turns->serves(id, uid);
+  if (!jumped_) {
+    for (const auto& [id, uid] : served_) script_->turns->serves(id, uid);
+  }
   start_step();
   return true;
 }
@@ -361,7 +366,8 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   if (&other == script_ || other.size() <= position_ || position_ >= script_->size()) {
     return std::nullopt;
   }
-  if (sizes_ != Sizes::kEqual || !same_beginning(script_->shape, other.shape, position_)) {
+  if (jumped_ || sizes_ != Sizes::kEqual ||
+      !same_beginning(script_->shape, other.shape, position_)) {
     return std::nullopt;
   }
   if (!same_start_of_operator(script_->shape, other.shape, position_, touches_, allocations_)) {

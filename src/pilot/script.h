@@ -165,16 +165,37 @@ class Walk {
   void keep_names() { names_ = ids_; }
   [[nodiscard]] Names take_names();
 
-  /// What it has gone along with in this step, to a log. Blocks that are gone get other names.
+  /// What it has gone along with in this step, to a log; if it has jumped, the operator that runs
+  /// alone. Blocks that are gone get other names.
   void retell(StepLog& log) const;
-  /// A walk of `other` at the same place, if the operators so far were alike there.
+  /// A walk of `other` at the same place, if the operators so far were alike there. Nothing, if it
+  /// has jumped in this step.
   [[nodiscard]] std::optional<Walk> change_to(const Script& other) const;
+
+  /// Goes along with all operators of the log from `from` on that have ended. False where one
+  /// differs; the walk is of no use then.
+  bool go_along(const StepLog& log, std::uint64_t from);
+  /// Goes on at another operator of the script, as if it had come to it: those between are left
+  /// out, or are to run once more. Until the step ends, what is made in it may be taken for one
+  /// another where sizes agree.
+  void jump(std::size_t position);
+  /// What is still to come of the step is left out.
+  void begin_next() { start_step(); }
+  /// It has jumped in this step.
+  [[nodiscard]] bool jumped() const { return jumped_; }
+  /// Operators that were left out in this step.
+  [[nodiscard]] std::size_t left_out() const { return left_out_; }
+  /// True if operator `number` of the log looks like that of the script: what it is, how much it
+  /// uses, and weights and their like. `*telling`: if so, there are such.
+  [[nodiscard]] bool is_like(const StepLog& log, std::uint64_t number, std::size_t position,
+                             bool* telling) const;
 
  private:
   void start_step();
   void bind(TraceBlockId id, BlockUid uid, void* block);
   void unbind(TraceBlockId id);
   bool serve(TraceBlockId id, BlockUid uid, void* block);
+  bool serve_after_jump(TraceBlockId id, BlockUid uid, void* block);
   /// It has been met in this step, and its size is known.
   [[nodiscard]] bool is_there(TraceBlockId id) const;
   /// Its size may be another one each time.
@@ -206,6 +227,8 @@ class Walk {
   std::size_t allocations_ = 0;  ///< likewise
   std::size_t allocated_ = 0;    ///< of all operators before
   bool inside_ = false;
+  bool jumped_ = false;
+  std::size_t left_out_ = 0;
   Sizes sizes_ = Sizes::kEqual;
   std::optional<StepSizes> seen_;  ///< unless sizes are equal
   Bytes excess_ = 0;               ///< of what is larger than in the script

@@ -2,11 +2,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "steps/repetition.h"
+#include "steps/rough_steps.h"
 #include "steps/step_log.h"
 #include "steps/step_sizes.h"
 
@@ -25,14 +28,22 @@ class ShapeMaker {
         end_(static_cast<std::int64_t>(span.end)),
         ids_(blocks_.slots(), kNoBlock) {}
 
+  /// The step before is as long.
   StepShape make() {
-    number_used();
-    find_turning();
-    number_unused();
-    for (std::int64_t number = begin_; number < end_; ++number) add_operator(number);
-    find_carried();
-    widen();
-    return std::move(shape_);
+    before_ = begin_ - (end_ - begin_);
+    for (std::int64_t number = begin_; number < end_; ++number) {
+      partners_.push_back(number - (end_ - begin_));
+    }
+    return make_with_partners();
+  }
+
+  std::optional<StepShape> make_roughly(const RoughStep& rough) {
+    before_ = static_cast<std::int64_t>(rough.before.begin);
+    partners_ = rough.partners;
+    find_ending();
+    StepShape shape = make_with_partners();
+    if (!turns_little()) return {};
+    return shape;
   }
 
   std::optional<StepShape> make_after_another(const std::vector<BlockUid>& before) {
@@ -51,6 +62,43 @@ class ShapeMaker {
   }
 
  private:
+  StepShape make_with_partners() {
+    number_used();
+    find_turning();
+    number_unused();
+    for (std::int64_t number = begin_; number < end_; ++number) add_operator(number);
+    find_carried();
+    widen();
+    return shape_;
+  }
+  /// The same operator of the step before; kNone: it was not there.
+  [[nodiscard]] std::int64_t partner_of(std::int64_t number) const {
+    return partners_[static_cast<std::size_t>(number - begin_)];
+  }
+  /// To `visit`, each operator that was there in the step before, and the one of then.
+  template <typename Visit>
+  void for_partners(Visit visit) const {
+    for (std::int64_t number = begin_; number < end_; ++number) {
+      if (partner_of(number) != RoughStep::kNone) visit(partner_of(number), number);
+    }
+  }
+  /// What was there before and dies in the step, with nothing in its place: no part of it.
+  void find_ending() {
+    std::unordered_set<std::uint32_t> made_again;
+    for_partners([&](std::int64_t then, std::int64_t number) {
+      const std::vector<Made> before = allocations_of(then);
+      const std::vector<Made> now = allocations_of(number);
+      for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
+        if (blocks_[now[i].slot].alive_before(end_)) made_again.insert(before[i].slot);
+      }
+    });
+    for (std::uint32_t slot = 0; slot < blocks_.slots(); ++slot) {
+      const KnownBlock& block = blocks_[slot];
+      if (block.bytes == 0 || !block.alive_before(begin_) || block.death >= end_) continue;
+      if (!made_again.contains(slot)) ending_.insert(slot);
+    }
+  }
+
   /// What corresponds in two runs of an operator: all of it, or, if some is missing in one of them,
   /// what does not vary with the size.
   template <typename List>
@@ -118,27 +166,40 @@ class ShapeMaker {
     for (std::int64_t number = begin_; number < end_; ++number) {
       for (const Touch& touch : at(number).touches) {
         const bool fresh = ids_[touch.slot] == kNoBlock;
+        if (ending_.contains(touch.slot)) continue;
         if (fresh && blocks_[touch.slot].alive_before(begin_)) number_block(touch.slot, false);
       }
     }
   }
 
   void find_turning() {
-    const std::int64_t length = end_ - begin_;
     std::vector<TraceBlockId>& turning = shape_.turning;
-    for (std::int64_t number = begin_; number < end_; ++number) {
-      const auto [before, now] = side_by_side(at(number - length).touches, at(number).touches);
+    std::unordered_set<TraceBlockId> written;
+    std::unordered_map<std::uint32_t, TraceBlockId> served;  // in the step before: slot, where
+    for_partners([&](std::int64_t then, std::int64_t number) {
+      const auto [before, now] = side_by_side(at(then).touches, at(number).touches);
       for (std::size_t k = 0; k < now.size(); ++k) {
         const std::int64_t id = ids_[now[k].slot];
-        if (id == kNoBlock || now[k].slot == before[k].slot) continue;
-        const auto is_old = [&](const Touch& touch) {
-          return blocks_[touch.slot].birth < begin_ - length;
-        };
+        if (id == kNoBlock) continue;
+        served.try_emplace(before[k].slot, static_cast<TraceBlockId>(id));
+        if (now[k].writes) written.insert(static_cast<TraceBlockId>(id));
+        if (now[k].slot == before[k].slot) continue;
+        const auto is_old = [&](const Touch& touch) { return blocks_[touch.slot].birth < before_; };
         if (is_old(now[k]) && is_old(before[k])) turning.push_back(static_cast<TraceBlockId>(id));
       }
-    }
+    });
     std::ranges::sort(turning);
     turning.erase(std::unique(turning.begin(), turning.end()), turning.end());
+    // Where layers are left out, those behind them serve a place further on. Their weights are who
+    // they are; only two that change places turn.
+    const auto where = [&](TraceBlockId id) {
+      const auto found = served.find(*blocks_.find(shape_.uids[id]));
+      return found == served.end() ? id : found->second;
+    };
+    std::erase_if(turning, [&](TraceBlockId id) {
+      const TraceBlockId other = where(id);
+      return written.contains(id) && other != id && where(other) != id;
+    });
   }
 
   void number_unused() {
@@ -148,6 +209,7 @@ class ShapeMaker {
     for (std::uint32_t slot = 0; slot < blocks_.slots(); ++slot) {
       const KnownBlock& block = blocks_[slot];
       if (block.bytes == 0 || ids_[slot] != kNoBlock || !block.alive_before(begin_)) continue;
+      if (ending_.contains(slot)) continue;
       if (block.touched && block.death >= end_ && turning.contains(block.bytes)) continue;
       unused.emplace_back(block.uid, slot);
     }
@@ -228,13 +290,11 @@ class ShapeMaker {
   }
 
   void find_carried() {
-    const std::int64_t length = end_ - begin_;
     auto& blocks = shape_.trace.blocks;
-    for (std::int64_t number = begin_ - length; number < begin_; ++number) {
-      const std::vector<Made> made = allocations_of(number);
-      if (std::ranges::none_of(made, [&](auto one) { return ids_[one.slot] != kNoBlock; }))
-        continue;
-      const auto [before, now] = side_by_side(made, allocations_of(number + length));
+    for_partners([&](std::int64_t then, std::int64_t number) {
+      const std::vector<Made> made = allocations_of(then);
+      if (std::ranges::none_of(made, [&](auto one) { return ids_[one.slot] != kNoBlock; })) return;
+      const auto [before, now] = side_by_side(made, allocations_of(number));
       for (std::size_t i = 0; i < now.size(); ++i) {
         const std::int64_t id = ids_[before[i].slot];
         const std::int64_t next = ids_[now[i].slot];
@@ -249,12 +309,11 @@ class ShapeMaker {
         const bool kept = blocks_[before[i].slot].kept || blocks_[now[i].slot].kept;
         block.movable = successor.movable = !kept && (block.movable || successor.movable);
       }
-    }
+    });
   }
 
   /// To what the step before had where that was larger.
   void widen() {
-    const std::int64_t length = end_ - begin_;
     StepSizes sizes = StepSizes::of(shape_);
     std::size_t allocated = 0;
     bool larger = false;
@@ -263,22 +322,24 @@ class ShapeMaker {
       mine = std::max(mine, theirs);
     };
     for (std::int64_t number = begin_; number < end_; ++number) {
-      const auto [before, now] = side_by_side(at(number - length).touches, at(number).touches);
+      const std::vector<Made> all = allocations_of(number);
+      const std::size_t first = std::exchange(allocated, allocated + all.size());
+      const std::int64_t then = partner_of(number);
+      if (then == RoughStep::kNone) continue;
+      const auto [before, now] = side_by_side(at(then).touches, at(number).touches);
       for (std::size_t k = 0; k < now.size(); ++k) {
         const std::int64_t id = ids_[now[k].slot];
         if (id != kNoBlock) {
           take(sizes.blocks[static_cast<std::size_t>(id)], blocks_[before[k].slot].bytes);
         }
       }
-      const std::vector<Made> all = allocations_of(number);
-      const auto [earlier, made] = side_by_side(allocations_of(number - length), all);
+      const auto [earlier, made] = side_by_side(allocations_of(then), all);
       for (std::size_t k = 0; k < made.size(); ++k) {
-        const Bytes then = blocks_[earlier[k].slot].bytes;
-        take(sizes.allocations[allocated + made[k].index], then);
+        const Bytes bytes = blocks_[earlier[k].slot].bytes;
+        take(sizes.allocations[first + made[k].index], bytes);
         const std::int64_t id = ids_[made[k].slot];
-        if (id != kNoBlock) take(sizes.blocks[static_cast<std::size_t>(id)], then);
+        if (id != kNoBlock) take(sizes.blocks[static_cast<std::size_t>(id)], bytes);
       }
-      allocated += all.size();
     }
     if (larger) sizes.put_into(shape_);
   }
@@ -288,6 +349,9 @@ class ShapeMaker {
   const std::int64_t begin_;
   const std::int64_t end_;
   StepShape shape_;
+  std::int64_t before_ = 0;             ///< where the step before begins
+  std::vector<std::int64_t> partners_;  ///< RoughStep::partners
+  std::unordered_set<std::uint32_t> ending_;
   std::vector<std::int64_t> ids_;         ///< by slot: the block of the trace
   std::vector<std::int64_t> last_read_;   ///< by block of the trace: the operator
   std::vector<std::int64_t> last_write_;  ///< likewise
@@ -299,6 +363,10 @@ std::optional<StepShape> make_shape(StepLog& log, StepLog::Span span,
                                     const std::vector<BlockUid>& before) {
   if (span.begin >= span.end || span.begin < log.first() || span.end > log.end()) return {};
   return ShapeMaker(log, span).make_after_another(before);
+}
+
+std::optional<StepShape> make_shape(StepLog& log, const RoughStep& rough) {
+  return ShapeMaker(log, rough.step).make_roughly(rough);
 }
 
 StepShape make_shape(StepLog& log, StepLog::Span span) {

@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -164,26 +166,34 @@ class Loop {
 
   /// One iteration over the first `layers` layers. Checks all bytes that it finds.
   void step(int layers, OperatorKey extra = 0) {
+    std::vector<int> all(static_cast<std::size_t>(layers));
+    std::iota(all.begin(), all.end(), 0);
+    step_of(all, extra);
+  }
+  /// Likewise over these layers, in order.
+  void step_of(const std::vector<int>& layers, OperatorKey extra = 0) {
     std::vector<Held> activations;
-    for (int i = 0; i < layers; ++i) {
-      begin(100 + static_cast<OperatorKey>(i));
+    for (const int i : layers) {
+      begin(100 + static_cast<OperatorKey>(alike ? 0 : i));
       use(*weights_[static_cast<std::size_t>(i)], false);
-      if (i == 0) read_fed();
-      if (i > 0) use(*activations.back().block, false, activations.back().value);
+      if (activations.empty()) read_fed();
+      if (!activations.empty()) use(*activations.back().block, false, activations.back().value);
       activations.push_back({nullptr, value_++});
       activations.back().block = &make(activations.back().value, each ? each(i) : activation);
       end();
+      look_at(activations.back(), 1000);
     }
     if (extra != 0) {
       begin(extra);
       use(*activations.back().block, false, activations.back().value);
       end();
     }
-    for (int i = layers; i-- > 0;) {
-      begin(200 + static_cast<OperatorKey>(i));
+    for (const int i : layers | std::views::reverse) {
+      look_at(activations.back(), 2000);
+      begin(200 + static_cast<OperatorKey>(alike ? 0 : i));
       use(*weights_[static_cast<std::size_t>(i)], true);
       use(*activations.back().block, false, activations.back().value);
-      if (i == 0) read_fed();
+      if (activations.size() == 1) read_fed();
       end();
       drop(*activations.back().block);
       activations.pop_back();
@@ -198,6 +208,7 @@ class Loop {
     end();
   }
 
+  [[nodiscard]] double now_ms() const { return sim_.now_ms(); }
   [[nodiscard]] BlockUid weight(std::size_t layer) const { return weights_.at(layer)->uid; }
   [[nodiscard]] EngineStats stats() {
     auto lock = engine_.lock();
@@ -209,6 +220,15 @@ class Loop {
     SimBlock* block;
     std::uint64_t value;
   };
+
+  /// Some operators that read it.
+  void look_at(Held& one, OperatorKey key) {
+    for (int i = 1; i < parts; ++i) {
+      begin(key + static_cast<OperatorKey>(i));
+      use(*one.block, false, one.value);
+      end();
+    }
+  }
 
   void begin(OperatorKey key) {
     pilot.begin_operator(key, "op", true);
@@ -276,6 +296,8 @@ class Loop {
   PlainDevice device;
   Pilot pilot;
   bool fails_at_first = false;     ///< every operator is tried twice
+  int parts = 1;                   ///< operators of a layer, forward and back
+  bool alike = false;              ///< those of all layers look the same
   Bytes activation = kBytes;       ///< the size of what steps make
   std::function<Bytes(int)> each;  ///< or that of each layer's, if it is there
 

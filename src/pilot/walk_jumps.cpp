@@ -1,0 +1,85 @@
+// Steps that leave operators of a script out, or run some of them once more.
+
+#include <algorithm>
+
+#include "pilot/script.h"
+
+namespace lms {
+
+bool Walk::go_along(const StepLog& log, std::uint64_t from) {
+  Bytes ignored = kNoAddress;
+  const auto allocs = [&](const LoggedOperator& op, bool inside) {
+    return std::ranges::all_of(op.changes, [&](const auto& change) {
+      return change.inside != inside || !change.alloc ||
+             alloc(change.block, log.bytes_of(change.block), &ignored);
+    });
+  };
+  const auto releases = [&](const LoggedOperator& op, bool inside) {
+    for (const auto& change : op.changes) {
+      if (change.inside == inside && !change.alloc) release(change.block);
+    }
+  };
+  if (from > log.first() && !allocs(log.at(from - 1), false)) return false;
+  for (std::uint64_t n = from; n < log.end(); ++n) {
+    const LoggedOperator& op = log.at(n);
+    if (!begin(op.key) || !allocs(op, true)) return false;
+    for (const auto& one : op.touches) {
+      if (!touch(one.block, log.bytes_of(one.block), one.writes, nullptr)) return false;
+    }
+    releases(op, true);
+    (void)end();
+    releases(op, false);
+    // What is allocated between two operators is the later one's.
+    if (!allocs(op, false)) return false;
+  }
+  return true;
+}
+
+void Walk::jump(std::size_t position) {
+  const auto& operators = script_->shape.operators;
+  for (std::size_t i = position; i < position_; ++i) {
+    // What it makes is made once more.
+    for (const auto& made : operators[i].allocations) {
+      if (made.block != kNoBlock) unbind(static_cast<TraceBlockId>(made.block));
+    }
+  }
+  if (position > position_) left_out_ += position - position_;
+  jumped_ = true;
+  inside_ = false;
+  temporaries_.clear();
+  touches_ = allocations_ = allocated_ = 0;
+  position_ = position;
+  for (std::size_t i = 0; i < position; ++i) allocated_ += operators[i].allocations.size();
+}
+
+/// What a layer that was left out would have made comes from the one before it, and so on.
+bool Walk::serve_after_jump(TraceBlockId id, BlockUid uid, void* block) {
+  if (!jumped_ || !is_elastic(id)) return false;
+  if (const auto elsewhere = ids_.find(uid); elsewhere != ids_.end()) {
+    if (!is_elastic(elsewhere->second)) return false;
+    unbind(elsewhere->second);
+  }
+  unbind(id);
+  bind(id, uid, block);
+  return true;
+}
+
+bool Walk::is_like(const StepLog& log, std::uint64_t number, std::size_t position,
+                   bool* telling) const {
+  const LoggedOperator& is = log.at(number);
+  const StepShape::Operator& known = script_->shape.operators[position];
+  if (is.key != known.key) return false;
+  bool lasting = false;
+  const auto uses = [&](const LoggedOperator::Touch& touch) {
+    const auto id = static_cast<TraceBlockId>(touch.block);
+    if (is_elastic(id)) return true;
+    lasting = true;
+    return std::ranges::any_of(is.touches,
+                               [&](const auto& one) { return one.block == bound_[id].uid; });
+  };
+  if (!std::ranges::all_of(known.touches, uses)) return false;
+  *telling = *telling || lasting;
+  return true;
+}
+
+}  // namespace lms

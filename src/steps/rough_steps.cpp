@@ -1,0 +1,173 @@
+#include "steps/rough_steps.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/mixed.h"
+
+namespace lms {
+namespace {
+
+/// So many operators in a row are the same where steps begin.
+constexpr std::uint64_t kWindow = 12;
+/// Steps begin where no more than this part of what varies is alive above the least.
+constexpr Bytes kLow = 8;
+/// By this part more than least in a valley is as good as least.
+constexpr Bytes kBottom = 64;
+/// So many times, and in most such places, the same operators must have followed.
+constexpr int kLeast = 4;
+/// Operators, of both steps together, that may differ: one of so many, and this many at most.
+constexpr std::size_t kDifferent = 3;
+constexpr std::size_t kMostDifferent = 1024;
+
+/// Where the same operators follow, of the places where little is alive.
+std::vector<std::uint64_t> beginnings(const StepLog& log) {
+  // The first steps are others: optimizers make their state.
+  const std::uint64_t first = log.first_whole() + 1 + (log.end() - log.first_whole()) / 4;
+  if (first + 2 * kWindow > log.end()) return {};
+  const std::uint64_t last = log.end() - kWindow;
+  const auto live = [&](std::uint64_t i) { return log.at(i - 1).live_after; };
+  Bytes least = live(first);
+  Bytes most = least;
+  for (std::uint64_t i = first; i < last; ++i) {
+    least = std::min(least, live(i));
+    most = std::max(most, live(i));
+  }
+  const Bytes low = least + (most - least) / kLow;
+  const Bytes high = least + (most - least) / 2;
+  const Bytes trifle = (most - least) / kBottom;
+  struct Place {
+    int valleys = 0;
+    Bytes live = 0;
+    std::vector<std::uint64_t> at;
+  };
+  std::unordered_map<std::uint64_t, Place> places;
+  int valleys = 0;
+  std::vector<std::uint64_t> valley;
+  const auto end_valley = [&] {
+    if (valley.empty()) return;
+    ++valleys;
+    const Bytes bottom = live(*std::ranges::min_element(valley, {}, live));
+    for (const std::uint64_t i : valley) {
+      if (live(i) > bottom + trifle) continue;
+      std::uint64_t hash = 0;
+      for (std::uint64_t k = 0; k < kWindow; ++k) hash = mixed(hash, log.at(i + k).key);
+      Place& place = places[hash];
+      if (!place.at.empty() && place.at.back() >= valley.front()) continue;
+      ++place.valleys;
+      place.live = std::max(place.live, live(i));
+      place.at.push_back(i);
+    }
+    valley.clear();
+  };
+  for (std::uint64_t i = first; i < last; ++i) {
+    // What rises a little, and falls, is still the same valley.
+    if (live(i) > high) end_valley();
+    if (live(i) <= low) valley.push_back(i);
+  }
+  end_valley();
+  const Place* best = nullptr;
+  for (const auto& [hash, place] : places) {
+    if (place.valleys < kLeast || place.valleys * 4 < valleys * 3) continue;
+    const bool better = best == nullptr || place.live < best->live ||
+                        (place.live == best->live && place.at.front() < best->at.front());
+    if (better) best = &place;
+  }
+  return best != nullptr ? best->at : std::vector<std::uint64_t>();
+}
+
+/// What an operator is, and what it uses of what is there in both steps.
+std::vector<std::uint64_t> tokens_of(const StepLog& log, StepLog::Span span, std::uint64_t from,
+                                     std::uint64_t to) {
+  std::vector<std::uint64_t> tokens;
+  for (std::uint64_t n = span.begin; n < span.end; ++n) {
+    std::uint64_t token = log.at(n).key;
+    for (const auto& touch : log.at(n).touches) {
+      const KnownBlock& block = log.blocks()[touch.slot];
+      const bool lasts = block.birth < static_cast<std::int64_t>(from) &&
+                         block.death >= static_cast<std::int64_t>(to);
+      if (lasts) token = mixed(token, touch.block);
+    }
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+/// For each of `now`, which of `before` it is, in order, as many as can be; nothing, if too many
+/// are none.
+std::optional<std::vector<std::int64_t>> same_of(const std::vector<std::uint64_t>& before,
+                                                 const std::vector<std::uint64_t>& now) {
+  const auto n = static_cast<std::ptrdiff_t>(before.size());
+  const auto m = static_cast<std::ptrdiff_t>(now.size());
+  const auto most = static_cast<std::ptrdiff_t>(
+      std::min(kMostDifferent, (before.size() + now.size()) / kDifferent));
+  // ends[d][k + d]: how far along `before` one comes on diagonal k with d differences.
+  std::vector<std::vector<std::ptrdiff_t>> ends;
+  const auto come = [&](std::ptrdiff_t d, std::ptrdiff_t k) {
+    if (d == 0) return std::ptrdiff_t{0};
+    const auto& last = ends[static_cast<std::size_t>(d - 1)];
+    const auto at = [&](std::ptrdiff_t diagonal) {
+      return last[static_cast<std::size_t>(diagonal + d - 1)];
+    };
+    const bool down = k == -d || (k != d && at(k - 1) < at(k + 1));
+    return down ? at(k + 1) : at(k - 1) + 1;
+  };
+  for (std::ptrdiff_t d = 0; d <= most; ++d) {
+    std::vector<std::ptrdiff_t> reached(static_cast<std::size_t>(2 * d + 1), 0);
+    bool whole = false;
+    for (std::ptrdiff_t k = -d; k <= d && !whole; k += 2) {
+      std::ptrdiff_t x = come(d, k);
+      while (x < n && x - k < m && x - k >= 0 &&
+             before[static_cast<std::size_t>(x)] == now[static_cast<std::size_t>(x - k)]) {
+        ++x;
+      }
+      reached[static_cast<std::size_t>(k + d)] = x;
+      whole = x >= n && x - k >= m;
+    }
+    ends.push_back(std::move(reached));
+    if (!whole) continue;
+    std::vector<std::int64_t> same(now.size(), RoughStep::kNone);
+    std::ptrdiff_t x = n;
+    std::ptrdiff_t y = m;
+    for (std::ptrdiff_t i = d; i >= 0; --i) {
+      const std::ptrdiff_t k = x - y;
+      const std::ptrdiff_t from = come(i, k);
+      for (; x > from && y > 0; --x, --y) same[static_cast<std::size_t>(y - 1)] = x - 1;
+      if (i == 0) break;
+      const auto& last = ends[static_cast<std::size_t>(i - 1)];
+      const auto at = [&](std::ptrdiff_t diagonal) {
+        return last[static_cast<std::size_t>(diagonal + i - 1)];
+      };
+      const bool down = k == -i || (k != i && at(k - 1) < at(k + 1));
+      x = down ? at(k + 1) : at(k - 1);
+      y = x - (down ? k + 1 : k - 1);
+    }
+    return same;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<RoughStep> find_rough_step(const StepLog& log) {
+  const std::vector<std::uint64_t> begin = beginnings(log);
+  constexpr std::size_t kTries = 4;
+  std::optional<RoughStep> best;
+  for (std::size_t i = begin.size(); i-- > 2 && begin.size() - i <= kTries;) {
+    RoughStep one = {{begin[i - 2], begin[i - 1]}, {begin[i - 1], begin[i]}, {}};
+    const std::uint64_t size = one.step.end - one.step.begin;
+    // The longest has a place for what others leave out.
+    if (best && size <= best->step.end - best->step.begin) continue;
+    auto same = same_of(tokens_of(log, one.before, one.before.begin, one.step.end),
+                        tokens_of(log, one.step, one.before.begin, one.step.end));
+    if (!same) continue;
+    for (std::int64_t& partner : *same) {
+      if (partner != RoughStep::kNone) partner += static_cast<std::int64_t>(one.before.begin);
+    }
+    one.partners = std::move(*same);
+    best = std::move(one);
+  }
+  return best;
+}
+
+}  // namespace lms

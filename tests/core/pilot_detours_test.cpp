@@ -1,0 +1,161 @@
+// Steps that leave operators of a plan out, do more, or do some of it once more.
+
+#include <algorithm>
+#include <random>
+
+#include "core/pilot_loop.h"
+
+namespace lms::testing {
+namespace {
+
+constexpr int kLayers = 16;
+
+class LayersLoop : public Loop {
+ public:
+  explicit LayersLoop(Bytes limit = 26 * kBytes, int layers = kLayers) : Loop(limit, layers) {
+    parts = 6;
+    alike = true;
+  }
+  /// Steps over all layers, until they are planned.
+  void learn() {
+    for (int i = 0; i < 6; ++i) step(kLayers);
+    ASSERT_EQ(pilot.stats().why, "planned");
+  }
+  /// Steps over all layers but each with this chance.
+  void steps(int count, double left_out) {
+    for (int i = 0; i < count; ++i) {
+      std::vector<int> layers;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        if (std::uniform_real_distribution<>(0, 1)(random) >= left_out) layers.push_back(layer);
+      }
+      step_of(layers);
+    }
+  }
+  /// What has come since the last call.
+  Pilot::Stats more() {
+    Pilot::Stats now = pilot.stats();
+    std::swap(now, last_);
+    now.steps = last_.steps - now.steps;
+    now.detours = last_.detours - now.detours;
+    now.divergences = last_.divergences - now.divergences;
+    return now;
+  }
+
+  std::mt19937 random{3};
+
+ private:
+  Pilot::Stats last_;
+};
+
+std::vector<int> all_but(std::initializer_list<int> out) {
+  std::vector<int> layers;
+  for (int i = 0; i < kLayers; ++i) {
+    if (std::ranges::find(out, i) == out.end()) layers.push_back(i);
+  }
+  return layers;
+}
+
+TEST(PilotDetours, ALayerIsLeftOut) {
+  LayersLoop loop;
+  loop.learn();
+  (void)loop.more();
+  loop.step_of(all_but({5}));
+  loop.step(kLayers);
+  const auto more = loop.more();
+  EXPECT_EQ(more.steps, 2);
+  EXPECT_EQ(more.detours, 2);  // forward, and back
+  EXPECT_EQ(more.divergences, 0);
+}
+
+TEST(PilotDetours, TheFirstOrTheLastIsLeftOut) {
+  LayersLoop loop;
+  loop.learn();
+  (void)loop.more();
+  loop.step_of(all_but({0}));
+  loop.step_of(all_but({kLayers - 1}));
+  loop.step_of(all_but({0, 1, kLayers - 1}));
+  loop.step(kLayers);
+  const auto more = loop.more();
+  EXPECT_EQ(more.steps, 4);
+  EXPECT_EQ(more.divergences, 0);
+}
+
+TEST(PilotDetours, MostAreLeftOut) {
+  LayersLoop loop;
+  loop.learn();
+  (void)loop.more();
+  loop.step_of({3, 9});
+  EXPECT_EQ(loop.more().steps, 0);  // the plan is none of such a step
+  loop.step(kLayers);
+  loop.step(kLayers);
+  EXPECT_GE(loop.more().steps, 1);
+}
+
+TEST(PilotDetours, AnOperatorMore) {
+  LayersLoop loop;
+  loop.learn();
+  (void)loop.more();
+  loop.step(kLayers, /*extra=*/777);
+  loop.step(kLayers, /*extra=*/778);
+  const auto more = loop.more();
+  EXPECT_EQ(more.steps, 2);
+  EXPECT_EQ(more.detours, 2);
+  EXPECT_EQ(more.divergences, 0);
+}
+
+/// What is left out is still evicted, and what it would have brought is brought: between one
+/// detour and the next, copies are the plan's.
+TEST(PilotDetours, WhatThePlanHadMeanwhileIsDone) {
+  LayersLoop loop;
+  loop.learn();
+  loop.step(kLayers);
+  const auto before = loop.stats();
+  loop.step(kLayers);
+  const auto planned = loop.stats().bytes_out - before.bytes_out;
+  loop.step_of(all_but({5}));
+  const auto detour = loop.stats().bytes_out - before.bytes_out - planned;
+  EXPECT_LE(detour, planned + 4 * Loop::kBytes);
+}
+
+TEST(PilotDetours, StepsOfRandomDepth) {
+  for (const double left_out : {0.05, 0.1, 0.2}) {
+    LayersLoop loop;
+    loop.steps(80, left_out);
+    (void)loop.more();
+    loop.steps(50, left_out);
+    const auto more = loop.more();
+    EXPECT_GE(more.steps, 45) << left_out << ": " << more.why;
+    EXPECT_LE(more.divergences, 5) << left_out;
+  }
+}
+
+/// One that is timed gets a plan all the same.
+TEST(PilotDetours, AStepIsTimedOnADetour) {
+  LayersLoop loop;
+  for (int i = 0; i < 3; ++i) loop.step(kLayers);
+  for (int i = 0; i < 3; ++i) loop.step_of(all_but({4 + i}));
+  EXPECT_EQ(loop.pilot.stats().planned, 1) << loop.pilot.stats().why;
+}
+
+/// What is wrong in bytes, Loop finds.
+TEST(PilotDetours, RandomDepthsFindTheirBytes) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    LayersLoop loop((20 + static_cast<Bytes>(seed % 12)) * Loop::kBytes);
+    loop.random.seed(seed);
+    loop.device.beside = seed % 2 == 0;
+    loop.device.addresses = false;
+    loop.fails_at_first = seed % 5 == 0;
+    loop.alike = seed % 3 != 0;
+    loop.parts = 1 + static_cast<int>(seed % 7);
+    for (int i = 0; i < 50; ++i) {
+      if (loop.random() % 6 == 0) loop.optimizer();
+      loop.activation = (1 + static_cast<Bytes>(loop.random() % (1 + seed % 3))) * Loop::kBytes;
+      loop.steps(1, 0.03 * static_cast<double>(seed % 10));
+      if (loop.random() % 8 == 0) loop.step(kLayers, 700 + loop.random() % 3);
+      if (::testing::Test::HasFailure()) FAIL() << "seed " << seed << ", step " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lms::testing
