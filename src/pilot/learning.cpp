@@ -291,8 +291,7 @@ void Pilot::look_for_new() {
   get_to_know(*script);
   if (!rejoin(script, span->end, sizes)) {
     // It has come twice, and what comes now is already another, or is on a detour.
-    again = operators_ + kPause;
-    if (is_known) return;
+    if (is_known || sizes != Walk::Sizes::kEqual) return;
   }
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);

@@ -18,6 +18,8 @@ namespace {
 /// Most time, in seconds, to improve the first plan of a step that runs on meanwhile without one:
 /// on recorded steps all that comes later is worth less than a part in a hundred of the step.
 constexpr double kFirstPlan = 0.1;
+/// Steps in which a step that has changed for good is learnt anew.
+constexpr std::uint64_t kToLearn = 6;
 
 }  // namespace
 
@@ -247,6 +249,7 @@ void Pilot::take_over() {
   if (!made->deferred.empty() && options_.defer_updates) {
     options_.defer_updates = false;  // once: what waits already is no update at its call any more
     device_.defer_updates(made->deferred);
+    straight_until_ = operators_ + kToLearn * original->size();  // it is another step from now on
   }
   const auto found = std::ranges::find(scripts_, original);
   if (found == scripts_.end()) return;

@@ -11,7 +11,7 @@ namespace {
 /// So many operators in a row are the same where steps begin.
 constexpr std::uint64_t kWindow = 12;
 /// Steps begin where no more than this part of what varies is alive above the least.
-constexpr Bytes kLow = 8;
+constexpr Bytes kLow = 16;
 /// By this part more than least in a valley is as good as least.
 constexpr Bytes kBottom = 64;
 /// So many times, and in most such places, the same operators must have followed.
@@ -34,7 +34,7 @@ std::vector<std::uint64_t> beginnings(const StepLog& log) {
     most = std::max(most, live(i));
   }
   const Bytes low = least + (most - least) / kLow;
-  const Bytes high = least + (most - least) / 2;
+  const Bytes high = least + 2 * (low - least);
   const Bytes trifle = (most - least) / kBottom;
   struct Place {
     int valleys = 0;
