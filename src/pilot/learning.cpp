@@ -1,6 +1,7 @@
 // Which step it is: known ones are met again, new ones are learnt.
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "pilot/pilot.h"
@@ -25,6 +26,20 @@ bool repeats(const StepShape& whole, const StepShape& part) {
     if (whole.operators[i].key != part.operators[i % size].key) return false;
   }
   return true;
+}
+
+/// Two, three or four rounds of the same operators: steps of different sizes that came in the same
+/// order twice, perhaps.
+bool is_several(const StepShape& shape) {
+  const auto& operators = shape.operators;
+  const auto repeats_after = [&](std::size_t lag) {
+    return std::equal(operators.begin() + static_cast<std::ptrdiff_t>(lag), operators.end(),
+                      operators.begin(),
+                      [](const auto& a, const auto& b) { return a.key == b.key; });
+  };
+  return std::ranges::any_of(std::array{2U, 3U, 4U}, [&](std::size_t rounds) {
+    return operators.size() % rounds == 0 && repeats_after(operators.size() / rounds);
+  });
 }
 
 }  // namespace
@@ -291,7 +306,8 @@ void Pilot::look_for_new() {
   get_to_know(*script);
   if (!rejoin(script, span->end, sizes)) {
     // It has come twice, and what comes now is already another, or is on a detour.
-    if (is_known || sizes != Walk::Sizes::kEqual) return;
+    if (!options_.detours || is_known || sizes != Walk::Sizes::kEqual || is_several(script->shape))
+      return;
   }
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
@@ -305,12 +321,13 @@ void Pilot::look_for_new() {
 void Pilot::look_roughly() {
   constexpr std::uint64_t kOften =
       4;  // the log is this much longer than when it was last looked at
-  if (!scripts_.empty() || operators_ < look_roughly_) return;
+  if (!options_.detours || !scripts_.empty() || operators_ < look_roughly_) return;
   look_roughly_ = operators_ + std::max((log_.end() - log_.first()) / kOften, 4 * kPause);
   const auto rough = find_rough_step(log_);
   if (!rough) return;
   auto shape = make_shape(log_, *rough);
-  if (!shape || bytes_needed(*shape) < options_.limit / 4 * 3) return;
+  if (!shape || is_several(*shape)) return;
+  if (bytes_needed(*shape) < options_.limit / 4 * 3) return;
   auto script = std::make_shared<Script>();
   script->shape = std::move(*shape);
   get_to_know(*script);

@@ -10,7 +10,8 @@ namespace lms {
 /// The walk has come to an end. The step is told to the log from its beginning, and goes on there.
 void Pilot::leave() {
   constexpr std::size_t kLeast = 32;  // operators of a script that are worth the search
-  const bool may_come_back = operators_ >= straight_until_ && script_->size() >= kLeast;
+  const bool may_come_back =
+      options_.detours && operators_ >= straight_until_ && script_->size() >= kLeast;
   Detour::Left left{script_, *walk_, joined_, operators_, mode_ == Mode::kFollowing};
   learn_now(/*for_good=*/!may_come_back);
   if (!may_come_back) return give_up(left);
@@ -30,7 +31,7 @@ void Pilot::give_up(const Detour::Left& left) {
   // A loop that is part of a step ends where its next round would begin.
   constexpr std::size_t kBeginning = 16;
   const bool at_beginning = left.walk.position() <= left.script->size() / kBeginning;
-  if (at_beginning) shun_if_part(*left.script, left.joined, left.operators);
+  if (at_beginning || !options_.detours) shun_if_part(*left.script, left.joined, left.operators);
   if (left.followed && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + difference_ +
                 "; going on without a plan until this loop is known");

@@ -132,6 +132,7 @@ class Pilot {
     Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
     bool in_foreground = false;  ///< plan while the step waits (tests)
     bool defer_updates = false;  ///< the device can
+    bool detours = false;        ///< a step may leave its plan and come back (on trial)
     SearchOptions search;
     std::string plan_cache;  ///< folder of plans for the next start (PlanCache); empty: none
   };

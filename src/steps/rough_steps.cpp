@@ -40,6 +40,7 @@ std::vector<std::uint64_t> beginnings(const StepLog& log) {
     int valleys = 0;
     Bytes live = 0;
     std::vector<std::uint64_t> at;
+    std::vector<int> of;  ///< which valley
   };
   std::unordered_map<std::uint64_t, Place> places;
   int valleys = 0;
@@ -57,6 +58,7 @@ std::vector<std::uint64_t> beginnings(const StepLog& log) {
       ++place.valleys;
       place.live = std::max(place.live, live(i));
       place.at.push_back(i);
+      place.of.push_back(valleys);
     }
     valley.clear();
   };
@@ -73,7 +75,11 @@ std::vector<std::uint64_t> beginnings(const StepLog& log) {
                         (place.live == best->live && place.at.front() < best->at.front());
     if (better) best = &place;
   }
-  return best != nullptr ? best->at : std::vector<std::uint64_t>();
+  if (best == nullptr) return {};
+  // Of a valley that begins otherwise nobody knows where; the step there ends the row.
+  std::size_t from = best->at.size() - 1;
+  while (from > 0 && best->of[from - 1] + 1 == best->of[from]) --from;
+  return {best->at.begin() + static_cast<std::ptrdiff_t>(from), best->at.end()};
 }
 
 /// What an operator is, and what it uses of what is there in both steps.

@@ -15,6 +15,9 @@ class LayersLoop : public Loop {
   explicit LayersLoop(Bytes limit = 26 * kBytes, int layers = kLayers) : Loop(limit, layers) {
     parts = 6;
     alike = true;
+    pilot.start(
+        {.limit = limit, .in_foreground = true, .detours = true, .search = {.rounds = 200}});
+    pilot.wake();
   }
   /// Steps over all layers, until they are planned.
   void learn() {
