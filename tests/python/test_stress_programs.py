@@ -79,7 +79,7 @@ def test_tight_limit(item: Program, device: str) -> None:
     # Many rounds: an operator that allocates in small parts names one more of them each time.
     for _ in range(40):
         try:
-            stats = harness.run_managed(item, device, expected, limit=limit)
+            stats = harness.run_managed(item, device, expected, limit=f"{limit}B")
             break
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             # The promise under test: the named limit suffices for the operator that failed. A later
