@@ -303,7 +303,6 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["plan.kept"] = plan.kept;
   stats["plan.refined"] = plan.refined;
   stats["plan.steps"] = plan.steps;
-  stats["plan.detours"] = plan.detours;
   stats["plan.divergences"] = plan.divergences;
   stats["plan.refused"] = plan.refused;
   stats["plan.failed"] = plan.failed;

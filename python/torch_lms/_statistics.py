@@ -75,8 +75,6 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("plan.kept", "of those, with a plan of an earlier start"),
     Statistic("plan.refined", "of those, planned again with the times of planned steps"),
     Statistic("plan.steps", "steps carried out under a plan", title="steps run under a plan"),
-    Statistic("plan.detours", "how often a step has left its plan and come back to it: operators "
-              "that are missing, more, or run once more", title="detours from a plan"),
     Statistic("plan.divergences", "steps that turned out to be others than planned",
               title="steps that left their plan"),
     Statistic("plan.refused", "planned drops of blocks that nobody knows how to compute"),

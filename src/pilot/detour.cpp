@@ -25,8 +25,8 @@ constexpr int kMostTries = 64;
 
 }  // namespace
 
-Detour::Detour(Left left, std::uint64_t from)
-    : left_(std::move(left)), from_(from), at_(left_.walk.position()) {
+Detour::Detour(Left left, Walk walk, std::uint64_t from)
+    : left_(std::move(left)), walk_(std::move(walk)), from_(from) {
   const auto& operators = left_.script->shape.operators;
   keys_.reserve(operators.size());
   for (const auto& op : operators) keys_.push_back(op.key);
@@ -39,19 +39,19 @@ bool Detour::is_lost(const StepLog& log) const {
 
 std::size_t Detour::may_leave_out() const {
   const std::size_t most = keys_.size() - keys_.size() / kLeastLeft;
-  return most - std::min(most, left_.walk.left_out());
+  return most - std::min(most, walk_.left_out());
 }
 
-bool Detour::may_end() const { return keys_.size() - at_ <= may_leave_out(); }
+bool Detour::may_end() const { return keys_.size() - left_.position <= may_leave_out(); }
 
 /// How many of the last operators, beside the script so far, are those before `end`. `*telling`:
 /// weights or their like are among what they use.
 std::size_t Detour::seen_before(const StepLog& log, std::size_t end, bool* telling) const {
   const std::size_t beside = log.end() - from_;
-  const std::size_t most = std::min(beside, end > at_ ? end - at_ : end);
+  const std::size_t most = std::min(beside, end > left_.position ? end - left_.position : end);
   std::size_t seen = 0;
   while (seen < most && keys_[end - seen - 1] == log.at(log.end() - seen - 1).key &&
-         left_.walk.is_like(log, log.end() - seen - 1, end - seen - 1, telling)) {
+         walk_.is_like(log, log.end() - seen - 1, end - seen - 1, telling)) {
     ++seen;
   }
   return seen;
@@ -61,22 +61,22 @@ std::optional<Detour::Back> Detour::way_back(const StepLog& log) {
   const std::size_t beside = log.end() - from_;
   if (beside == 0) return {};
   // Whoever comes to the end of the script comes to the next step, which is known by its beginning.
-  const std::size_t last = std::min(keys_.size(), at_ + may_leave_out() + kMany);
+  const std::size_t last = std::min(keys_.size(), left_.position + may_leave_out() + kMany);
   std::optional<std::pair<std::size_t, std::size_t>> without_weights;  // the nearest: end, seen
   const auto note = [&](std::size_t end, std::size_t seen) {
     if (seen >= kMany && !without_weights) without_weights = {end, seen};
   };
-  for (std::size_t end = at_ + 1; end < last; ++end) {
+  for (std::size_t end = left_.position + 1; end < last; ++end) {
     bool telling = false;
     const std::size_t seen = seen_before(log, end, &telling);
-    const bool near = seen == beside && end - seen <= at_ + kNearby;
+    const bool near = seen == beside && end - seen <= left_.position + kNearby;
     if (!telling && !near) {
       note(end, seen);
       continue;
     }
     if (auto back = back_at(log, end, seen, {.few = near, .telling = 1})) return back;
   }
-  for (std::size_t end = std::min(at_, keys_.size() - 1); end > kFew; --end) {
+  for (std::size_t end = std::min(left_.position, keys_.size() - 1); end > kFew; --end) {
     bool telling = false;
     const std::size_t seen = seen_before(log, end, &telling);
     if (!telling) {
@@ -98,15 +98,16 @@ std::optional<Detour::Back> Detour::back_at(const StepLog& log, std::size_t end,
   while (seen > 0) {
     bool telling = false;
     for (std::size_t i = 1; i <= seen; ++i) {
-      (void)left_.walk.is_like(log, log.end() - i, end - i, &telling);
+      (void)walk_.is_like(log, log.end() - i, end - i, &telling);
     }
     const std::size_t least = telling ? enough.telling : enough.few ? kFew : kMany;
     if (seen < least) return {};
     const std::size_t from = end - seen;
-    const bool next = from < keys_.size() / kEdge && at_ > keys_.size() - keys_.size() / kEdge;
+    const bool next =
+        from < keys_.size() / kEdge && left_.position > keys_.size() - keys_.size() / kEdge;
     std::size_t failed = from;
     for (const bool any_size : {false, true}) {
-      Back back{left_.walk, from, seen, next};
+      Back back{walk_, seen, next};
       if (next) back.walk.begin_next();
       back.walk.jump(from);
       if (any_size) back.walk.allow(Walk::Sizes::kAny);

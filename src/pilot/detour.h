@@ -16,20 +16,21 @@ class Detour {
  public:
   struct Left {
     std::shared_ptr<Script> script;
-    Walk walk;                ///< as it was
+    std::size_t position;     ///< in the script
     std::uint64_t joined;     ///< Pilot::joined_, and operators_ when it left
     std::uint64_t operators;  ///< likewise
-    bool followed;            ///< a plan, which was told from what differs
+    bool followed;            ///< a plan
   };
-  /// `from`: the number in the log of the first operator that is not the script's.
-  Detour(Left left, std::uint64_t from);
+  /// `walk`: as it was. `from`: the number in the log of the first operator that is not the
+  /// script's.
+  Detour(Left left, Walk walk, std::uint64_t from);
 
   [[nodiscard]] const Left& left() const { return left_; }
-  void release(BlockUid uid) { left_.walk.release(uid); }
+  [[nodiscard]] bool jumped() const { return walk_.jumped(); }
+  void release(BlockUid uid) { walk_.release(uid); }
 
   struct Back {
     Walk walk;
-    std::size_t from;  ///< where in the script it goes on
     std::size_t seen;  ///< so many operators, the last of the log, are along it already
     bool next;         ///< in the next step: this one has ended
   };
@@ -53,8 +54,8 @@ class Detour {
                                             Enough enough);
 
   Left left_;
+  Walk walk_;
   std::uint64_t from_;
-  std::size_t at_;  ///< where in the script it left
   std::vector<OperatorKey> keys_;
   int tries_ = 0;
 };

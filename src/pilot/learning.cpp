@@ -82,12 +82,11 @@ void Pilot::differs() {
   leave();
 }
 
-void Pilot::learn_now(bool for_good) {
+void Pilot::learn_now() {
   log_.clear();
   segment_.reset();
   const bool inside = walk_ && scripts_.size() < kMostScripts && tell_again(*walk_);
   show_step(false);
-  if (for_good) stop_timing();
   mode_ = Mode::kLearning;
   wants_costs_ = true;
   walk_.reset();
@@ -95,7 +94,6 @@ void Pilot::learn_now(bool for_good) {
   end_due_ = false;
   left_out_from_.reset();
   detour_.reset();
-  if (for_good) ghosts_due_ = true;
   if (!inside && now_.running) {
     log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
   }
@@ -217,6 +215,7 @@ void Pilot::look_for_known() {
   // By index and by value: a step that begins may add one.
   for (std::size_t known = 0; known < scripts_.size(); ++known) {
     const std::shared_ptr<Script> script = scripts_[known];
+    if (operators_ < script->shunned_until) continue;
     const std::size_t tell = std::min(kTellTale, script->size());
     if (log_.end() - log_.first() < tell) continue;
     const std::uint64_t from = log_.end() - tell;
@@ -225,7 +224,6 @@ void Pilot::look_for_known() {
       same = log_.at(from + i).key == script->shape.operators[i].key;
     }
     if (!same) continue;
-    if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
     if (rejoin(script, from)) return;
     alike.push_back(script);
@@ -252,8 +250,13 @@ void Pilot::step_begins(std::uint64_t at) {
   for (const auto& known : scripts_) {
     if (same_step(known->shape, *shape)) return;
   }
+  learn_apart(std::move(*shape));
+}
+
+/// A step that has not come twice in a row.
+void Pilot::learn_apart(StepShape shape) {
   auto script = std::make_shared<Script>();
-  script->shape = std::move(*shape);
+  script->shape = std::move(shape);
   get_to_know(*script);
   scripts_.push_back(std::move(script));
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
@@ -278,9 +281,9 @@ void Pilot::look_for_new() {
   if (!span) return look_roughly();
   auto script = std::make_shared<Script>();
   script->shape = make_shape(log_, *span);
-  std::uint64_t& again = sizes == Walk::Sizes::kEqual ? look_again_ : look_again_for_form_;
   if (bytes_needed(script->shape) < options_.limit / 4 * 3) {
     // A loop inside the step: alone it would fit, and nothing would have to move.
+    std::uint64_t& again = sizes == Walk::Sizes::kEqual ? look_again_ : look_again_for_form_;
     again = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
     return;
   }
@@ -304,11 +307,9 @@ void Pilot::look_for_new() {
     if (outlived(**known)) replaced = known;
   }
   get_to_know(*script);
-  if (!rejoin(script, span->end, sizes)) {
-    // It has come twice, and what comes now is already another, or is on a detour.
-    if (!options_.detours || is_known || sizes != Walk::Sizes::kEqual || is_several(script->shape))
-      return;
-  }
+  // What has come twice is a step, though what comes now is already another, or on a detour.
+  const bool lasts = options_.detours && !is_known && sizes == Walk::Sizes::kEqual;
+  if (!rejoin(script, span->end, sizes) && (!lasts || is_several(script->shape))) return;
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
   } else {
@@ -319,8 +320,7 @@ void Pilot::look_for_new() {
 
 /// Where no step is known, nor has come twice: one that is much like the one before it.
 void Pilot::look_roughly() {
-  constexpr std::uint64_t kOften =
-      4;  // the log is this much longer than when it was last looked at
+  constexpr std::uint64_t kOften = 4;  // the log has grown by one part of so many since last time
   if (!options_.detours || !scripts_.empty() || operators_ < look_roughly_) return;
   look_roughly_ = operators_ + std::max((log_.end() - log_.first()) / kOften, 4 * kPause);
   const auto rough = find_rough_step(log_);
@@ -328,12 +328,7 @@ void Pilot::look_roughly() {
   auto shape = make_shape(log_, *rough);
   if (!shape || is_several(*shape)) return;
   if (bytes_needed(*shape) < options_.limit / 4 * 3) return;
-  auto script = std::make_shared<Script>();
-  script->shape = std::move(*shape);
-  get_to_know(*script);
-  scripts_.push_back(std::move(script));
-  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
-  ++stats_.apart;
+  learn_apart(std::move(*shape));
 }
 
 /// True if a block that every step uses is no more.

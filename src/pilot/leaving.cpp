@@ -12,10 +12,13 @@ void Pilot::leave() {
   constexpr std::size_t kLeast = 32;  // operators of a script that are worth the search
   const bool may_come_back =
       options_.detours && operators_ >= straight_until_ && script_->size() >= kLeast;
-  Detour::Left left{script_, *walk_, joined_, operators_, mode_ == Mode::kFollowing};
-  learn_now(/*for_good=*/!may_come_back);
-  if (!may_come_back) return give_up(left);
-  detour_.emplace(std::move(left), log_.end() - 1);
+  const Detour::Left left = {script_, walk_->position(), joined_, operators_,
+                             mode_ == Mode::kFollowing};
+  std::optional<Walk> walk;
+  if (may_come_back) walk = *walk_;
+  learn_now();
+  if (!walk) return give_up(left);
+  detour_.emplace(left, std::move(*walk), log_.end() - 1);
 }
 
 void Pilot::give_up_detour() {
@@ -30,7 +33,7 @@ void Pilot::give_up(const Detour::Left& left) {
   ++stats_.divergences;
   // A loop that is part of a step ends where its next round would begin.
   constexpr std::size_t kBeginning = 16;
-  const bool at_beginning = left.walk.position() <= left.script->size() / kBeginning;
+  const bool at_beginning = left.position <= left.script->size() / kBeginning;
   if (at_beginning || !options_.detours) shun_if_part(*left.script, left.joined, left.operators);
   if (left.followed && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + difference_ +
@@ -44,14 +47,13 @@ void Pilot::look_for_way_back() {
   if (!detour_) return;
   if (detour_->is_lost(log_)) {
     // Of a step that has jumped the log does not have the beginning: the next one it shall have.
-    if (detour_->left().walk.jumped())
-      straight_until_ = operators_ + 2 * detour_->left().script->size();
+    if (detour_->jumped()) straight_until_ = operators_ + 2 * detour_->left().script->size();
     return give_up_detour();
   }
   auto back = detour_->way_back(log_);
   if (!back) return;
   const Detour::Left& left = detour_->left();
-  left_out_from_ = back->next ? 0 : left.walk.position();
+  left_out_from_ = back->next ? 0 : left.position;
   script_ = left.script;
   joined_ = left.joined;
   walk_.emplace(std::move(back->walk));
@@ -65,8 +67,8 @@ void Pilot::look_for_way_back() {
   if (back->next) {
     due_ = step_started();
   } else if (timing_ && lap_places_.size() >= back->seen) {
-    for (std::size_t i = 0; i < back->seen; ++i) {
-      lap_places_[lap_places_.size() - back->seen + i] = back->from + i;
+    for (std::size_t i = 1; i <= back->seen; ++i) {
+      lap_places_[lap_places_.size() - i] = walk_->position() - i;
     }
   }
 }

@@ -64,6 +64,7 @@ void Pilot::go_on() {
   const Lock lock(mutex_);
   walk_.reset();
   learn_now();
+  ghosts_due_ = true;
   if (options_.enabled) power_ = State::kAwake;
 }
 

@@ -230,15 +230,14 @@ class Pilot {
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
     std::int64_t steps = 0;        ///< steps carried out under a plan
     std::int64_t divergences = 0;  ///< steps that turned out to be others
-    /// How often a step has left its script and come back to it.
-    std::int64_t detours = 0;
-    std::int64_t refused = 0;  ///< drops of blocks that nobody knows how to compute
-    std::int64_t failed = 0;   ///< rematerialisations that failed
-    double predicted_ms = 0;   ///< of the plan last followed
-    double host_ms = 0;        ///< likewise: what the host takes; 0: not known
-    double late_ms = 0;        ///< likewise: for how long the device waits for it
-    Bytes planned_peak = 0;    ///< likewise
-    Bytes placed = 0;          ///< likewise: bytes of arena that its placement takes
+    std::int64_t detours = 0;      ///< how often one has left its script and come back
+    std::int64_t refused = 0;      ///< drops of blocks that nobody knows how to compute
+    std::int64_t failed = 0;       ///< rematerialisations that failed
+    double predicted_ms = 0;       ///< of the plan last followed
+    double host_ms = 0;            ///< likewise: what the host takes; 0: not known
+    double late_ms = 0;            ///< likewise: for how long the device waits for it
+    Bytes planned_peak = 0;        ///< likewise
+    Bytes placed = 0;              ///< likewise: bytes of arena that its placement takes
     Bytes lower_bound = 0;
   };
   [[nodiscard]] Stats stats();
@@ -319,7 +318,7 @@ class Pilot {
   void give_up(const Detour::Left& left);
   void give_up_detour();
   void look_for_way_back();
-  void learn_now(bool for_good = true);
+  void learn_now();
   bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from,
               Walk::Sizes sizes = Walk::Sizes::kEqual);
   void get_to_know(Script& script);
@@ -340,6 +339,7 @@ class Pilot {
   void look_for_known();
   void look_for_new();
   void look_roughly();
+  void learn_apart(StepShape shape);
   [[nodiscard]] bool outlived(const Script& script) const;
   void walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing = false);
   /// The walk is at the start of a step. The job that is to be launched, or null.

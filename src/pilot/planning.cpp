@@ -2,9 +2,12 @@
 // what becomes of it.
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/background.h"
 #include "pilot/pilot.h"

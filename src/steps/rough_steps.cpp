@@ -76,7 +76,7 @@ std::vector<std::uint64_t> beginnings(const StepLog& log) {
     if (better) best = &place;
   }
   if (best == nullptr) return {};
-  // Of a valley that begins otherwise nobody knows where; the step there ends the row.
+  // Where a valley lacks that beginning, nobody knows where its step begins: those after it count.
   std::size_t from = best->at.size() - 1;
   while (from > 0 && best->of[from - 1] + 1 == best->of[from]) --from;
   return {best->at.begin() + static_cast<std::ptrdiff_t>(from), best->at.end()};
@@ -109,20 +109,24 @@ std::optional<std::vector<std::int64_t>> same_of(const std::vector<std::uint64_t
       std::min(kMostDifferent, (before.size() + now.size()) / kDifferent));
   // ends[d][k + d]: how far along `before` one comes on diagonal k with d differences.
   std::vector<std::vector<std::ptrdiff_t>> ends;
-  const auto come = [&](std::ptrdiff_t d, std::ptrdiff_t k) {
-    if (d == 0) return std::ptrdiff_t{0};
+  struct Begin {
+    std::ptrdiff_t x;
+    bool down;  ///< after an operator of `now` that was not there before
+  };
+  const auto come = [&](std::ptrdiff_t d, std::ptrdiff_t k) -> Begin {
+    if (d == 0) return {0, true};
     const auto& last = ends[static_cast<std::size_t>(d - 1)];
     const auto at = [&](std::ptrdiff_t diagonal) {
       return last[static_cast<std::size_t>(diagonal + d - 1)];
     };
     const bool down = k == -d || (k != d && at(k - 1) < at(k + 1));
-    return down ? at(k + 1) : at(k - 1) + 1;
+    return {down ? at(k + 1) : at(k - 1) + 1, down};
   };
   for (std::ptrdiff_t d = 0; d <= most; ++d) {
     std::vector<std::ptrdiff_t> reached(static_cast<std::size_t>(2 * d + 1), 0);
     bool whole = false;
     for (std::ptrdiff_t k = -d; k <= d && !whole; k += 2) {
-      std::ptrdiff_t x = come(d, k);
+      std::ptrdiff_t x = come(d, k).x;
       while (x < n && x - k < m && x - k >= 0 &&
              before[static_cast<std::size_t>(x)] == now[static_cast<std::size_t>(x - k)]) {
         ++x;
@@ -137,15 +141,9 @@ std::optional<std::vector<std::int64_t>> same_of(const std::vector<std::uint64_t
     std::ptrdiff_t y = m;
     for (std::ptrdiff_t i = d; i >= 0; --i) {
       const std::ptrdiff_t k = x - y;
-      const std::ptrdiff_t from = come(i, k);
+      const auto [from, down] = come(i, k);
       for (; x > from && y > 0; --x, --y) same[static_cast<std::size_t>(y - 1)] = x - 1;
-      if (i == 0) break;
-      const auto& last = ends[static_cast<std::size_t>(i - 1)];
-      const auto at = [&](std::ptrdiff_t diagonal) {
-        return last[static_cast<std::size_t>(diagonal + i - 1)];
-      };
-      const bool down = k == -i || (k != i && at(k - 1) < at(k + 1));
-      x = down ? at(k + 1) : at(k - 1);
+      x = down ? from : from - 1;
       y = x - (down ? k + 1 : k - 1);
     }
     return same;

@@ -34,16 +34,17 @@ class ShapeMaker {
     for (std::int64_t number = begin_; number < end_; ++number) {
       partners_.push_back(number - (end_ - begin_));
     }
-    return make_with_partners();
+    make_with_partners();
+    return std::move(shape_);
   }
 
   std::optional<StepShape> make_roughly(const RoughStep& rough) {
     before_ = static_cast<std::int64_t>(rough.before.begin);
     partners_ = rough.partners;
     find_ending();
-    StepShape shape = make_with_partners();
+    make_with_partners();
     if (!turns_little()) return {};
-    return shape;
+    return std::move(shape_);
   }
 
   std::optional<StepShape> make_after_another(const std::vector<BlockUid>& before) {
@@ -62,14 +63,13 @@ class ShapeMaker {
   }
 
  private:
-  StepShape make_with_partners() {
+  void make_with_partners() {
     number_used();
     find_turning();
     number_unused();
     for (std::int64_t number = begin_; number < end_; ++number) add_operator(number);
     find_carried();
     widen();
-    return shape_;
   }
   /// The same operator of the step before; kNone: it was not there.
   [[nodiscard]] std::int64_t partner_of(std::int64_t number) const {
@@ -174,29 +174,39 @@ class ShapeMaker {
 
   void find_turning() {
     std::vector<TraceBlockId>& turning = shape_.turning;
-    std::unordered_set<TraceBlockId> written;
-    std::unordered_map<std::uint32_t, TraceBlockId> served;  // in the step before: slot, where
     for_partners([&](std::int64_t then, std::int64_t number) {
       const auto [before, now] = side_by_side(at(then).touches, at(number).touches);
       for (std::size_t k = 0; k < now.size(); ++k) {
         const std::int64_t id = ids_[now[k].slot];
-        if (id == kNoBlock) continue;
-        served.try_emplace(before[k].slot, static_cast<TraceBlockId>(id));
-        if (now[k].writes) written.insert(static_cast<TraceBlockId>(id));
-        if (now[k].slot == before[k].slot) continue;
+        if (id == kNoBlock || now[k].slot == before[k].slot) continue;
         const auto is_old = [&](const Touch& touch) { return blocks_[touch.slot].birth < before_; };
         if (is_old(now[k]) && is_old(before[k])) turning.push_back(static_cast<TraceBlockId>(id));
       }
     });
     std::ranges::sort(turning);
     turning.erase(std::unique(turning.begin(), turning.end()), turning.end());
-    // Where layers are left out, those behind them serve a place further on. Their weights are who
-    // they are; only two that change places turn.
+    if (!turning.empty()) keep_shifted();
+  }
+
+  /// Where layers are left out, those behind them serve a place further on. Their weights are who
+  /// they are; only two that change places turn.
+  void keep_shifted() {
+    std::unordered_set<TraceBlockId> written;
+    std::unordered_map<std::uint32_t, TraceBlockId> served;  // in the step before: slot, where
+    for_partners([&](std::int64_t then, std::int64_t number) {
+      const auto [before, now] = side_by_side(at(then).touches, at(number).touches);
+      for (std::size_t k = 0; k < now.size(); ++k) {
+        if (ids_[now[k].slot] == kNoBlock) continue;
+        const auto id = static_cast<TraceBlockId>(ids_[now[k].slot]);
+        served.try_emplace(before[k].slot, id);
+        if (now[k].writes) written.insert(id);
+      }
+    });
     const auto where = [&](TraceBlockId id) {
       const auto found = served.find(*blocks_.find(shape_.uids[id]));
       return found == served.end() ? id : found->second;
     };
-    std::erase_if(turning, [&](TraceBlockId id) {
+    std::erase_if(shape_.turning, [&](TraceBlockId id) {
       const TraceBlockId other = where(id);
       return written.contains(id) && other != id && where(other) != id;
     });

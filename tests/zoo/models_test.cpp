@@ -212,8 +212,8 @@ class CpuAutocast {
   CpuAutocast& operator=(const CpuAutocast&) = delete;
 };
 
-/// On some processors oneDNN's gradients of the weights of a convolution over few voxels are made
-/// of memory that nobody has written, in bfloat16.
+/// On some processors oneDNN's gradient of the weights of a convolution over few voxels, in
+/// bfloat16, is not finite now and then: as if it read memory that nobody has written.
 class WithoutOneDnn {
  public:
   WithoutOneDnn() { at::globalContext().setUserEnabledMkldnn(false); }
