@@ -335,8 +335,9 @@ class Progress:
 
 
 def run_workers(args: argparse.Namespace, keys: list[str], sink: Path) -> dict[str, dict[str, Any]]:
-    """Starts workers, one after another, until every case has an answer."""
+    """Starts workers, one after another, until every case has an answer or the time is over."""
     progress = Progress(sink)
+    deadline = time.monotonic() + args.budget
     fruitless = 0
     while left := [key for key in keys if key not in progress.done]:
         before = len(progress.done)
@@ -344,6 +345,11 @@ def run_workers(args: argparse.Namespace, keys: list[str], sink: Path) -> dict[s
         last = time.monotonic()
         why = ""
         while child.poll() is None:
+            if time.monotonic() > deadline:
+                child.kill()
+                child.wait()
+                progress.read()
+                return progress.done
             if progress.read():
                 last = time.monotonic()
                 show_progress(len(progress.done), len(keys))
@@ -388,7 +394,11 @@ def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.P
 
 
 def summarise(
-    args: argparse.Namespace, done: dict[str, dict[str, Any]], seconds: float, commit: str
+    args: argparse.Namespace,
+    done: dict[str, dict[str, Any]],
+    cases: int,
+    seconds: float,
+    commit: str,
 ) -> dict[str, Any]:
     """The JSON object of a run."""
     import torch
@@ -421,6 +431,7 @@ def summarise(
         "seconds": round(seconds, 1),
         "passed": len(passed),
         "skipped": {reason: len(names) for reason, names in sorted(reasons.items())},
+        "not_reached": cases - len(done),
         "failed": len(by_status["failed"]),
         "runs_compared": sum(record["runs"] for record in passed),
         "runs_not_compared": dict(sorted(refused.items())),
@@ -447,6 +458,8 @@ def print_table(report: dict[str, Any]) -> None:
     print(f"  skipped  {sum(report['skipped'].values()):6d}")
     for reason, count in report["skipped"].items():
         print(f"           {count:6d}   {reason}")
+    if report["not_reached"]:
+        print(f"  not reached {report['not_reached']}")
     print(f"  failed   {report['failed']:6d}")
     for key, reason in report["failures"].items():
         print(f"           {key}: {reason[:300]}")
@@ -464,6 +477,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a fixed subset, two samples")
     parser.add_argument("--only", default="", help="names of operators, comma-separated")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds, at most")
     parser.add_argument("--plain-only", action="store_true", help="without torch_lms")
     parser.add_argument("--drop", action="store_true", help="drop what can be computed again")
     how = {"nargs": "?", "const": "always", "default": "auto"}
@@ -487,7 +501,7 @@ def main(argv: list[str] | None = None) -> int:
         sink = Path(folder) / "results.jsonl"
         sink.touch()
         done = run_workers(args, keys, sink)
-    report = summarise(args, done, time.monotonic() - start, commit)
+    report = summarise(args, done, len(keys), time.monotonic() - start, commit)
     print_table(report)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)

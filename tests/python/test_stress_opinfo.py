@@ -58,7 +58,7 @@ def test_a_crash_costs_one_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "crash_early": "skipped",
         "c": "passed",
     }
-    report = opinfo.summarise(args, done, 1.0, "c0ffee")
+    report = opinfo.summarise(args, done, len(done), 1.0, "c0ffee")
     assert (report["passed"], report["failed"], sum(report["skipped"].values())) == (3, 1, 1)
     assert "crash" in report["failures"] and "managed" in report["failures"]["crash"]
 
