@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
@@ -17,6 +17,14 @@ import torch_lms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def repeatable() -> Iterator[None]:
+    """Kernels of a GPU that add up in the same order each time: cuDNN's convolutions may not."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def scale(device: str) -> int:
