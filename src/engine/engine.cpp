@@ -171,14 +171,17 @@ bool Engine::make_room_until(EngineLock& lock, Bytes bytes, bool take) {
   bool made = false;
   std::exception_ptr full;
   try {
-    do {
+    for (;;) {
       full = nullptr;
+      const std::uint64_t before = changes();
       try {
         made = try_to_make_room(lock, bytes, take);
       } catch (const TierFull&) {
         full = std::current_exception();
       }
-    } while (!made && wait_for_others(lock));
+      // Whoever was in the way may have ended meanwhile: the lock is let go while blocks leave.
+      if (made || (changes() == before && !wait_for_others(lock))) break;
+    }
   } catch (...) {
     end_wait(lock);
     throw;
@@ -337,6 +340,7 @@ Bytes Engine::drop_copies(EngineLock& lock, Bytes bytes) {
     block->has_copy = block->copy_valid = false;
     freed += block->size;
   }
+  if (freed > 0) changed();
   return freed;
 }
 

@@ -282,6 +282,9 @@ class Engine {
                    const std::function<void()>& note);
   [[nodiscard]] bool may_leave(const Block& block) const;
   void finish_transition(EngineLock& lock, Block& block, BlockState state);
+  /// It could not leave. Nothing has changed for who waits for room: two threads that tried in turn
+  /// would each see the other's vain attempt for a change, for ever.
+  void come_back(EngineLock& lock, Block& block);
   void offer_if_free(Block& block);
   void erase(EngineLock& lock, Block& block);
   void release(EngineLock& lock, std::span<const Use> uses, bool used) noexcept;
@@ -290,6 +293,8 @@ class Engine {
 
   /// Who waits may find now what it waits for.
   void changed();
+  /// Who waits looks again.
+  void wake();
   /// Until something changes, or for no reason. Lets go of the lock, and of the outer one.
   void wait(EngineLock& lock);
   void wait_for_move(EngineLock& lock, const Block& block);

@@ -29,6 +29,17 @@ void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state)
   changed();
 }
 
+void Engine::come_back(EngineLock& lock, Block& block) {
+  if (block.died) {
+    finish_transition(lock, block, BlockState::kResident);
+    return;
+  }
+  block.state = BlockState::kResident;
+  --in_transit_;
+  if (may_leave(block)) policy_->offer(block);
+  wake();
+}
+
 bool Engine::take_room_for(EngineLock& lock, Block& block, bool ahead, bool dropped) {
   // What nobody needs yet drives nothing else out.
   bool fits = ahead && stats_.device.current + block.size <= options_.limit;
@@ -174,7 +185,7 @@ Bytes Engine::send_out(EngineLock& lock, Block& block, bool may_drop) {
         if (gave_up) continue;
       }
       if (!may_drop) {
-        finish_transition(lock, block, BlockState::kResident);
+        come_back(lock, block);
         throw;
       }
       // What can be computed again needs no room below.
@@ -285,14 +296,16 @@ bool Engine::finish_drop(EngineLock& lock, Block& block, Bytes most) {
     finish_transition(lock, block, BlockState::kResident);
     throw;
   }
-  if (dropped) {
-    stats_.device.sub(block.size);
-    stats_.dropped.add(block.size);
-    ++stats_.drops;
-    block.has_copy = block.copy_valid = false;
+  if (!dropped) {
+    come_back(lock, block);
+    return false;
   }
-  finish_transition(lock, block, dropped ? BlockState::kDropped : BlockState::kResident);
-  return dropped;
+  stats_.device.sub(block.size);
+  stats_.dropped.add(block.size);
+  ++stats_.drops;
+  block.has_copy = block.copy_valid = false;
+  finish_transition(lock, block, BlockState::kDropped);
+  return true;
 }
 
 bool Engine::rematerialise(EngineLock& lock, Block& block) {

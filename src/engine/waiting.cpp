@@ -8,9 +8,13 @@
 
 namespace lms {
 
+void Engine::wake() {
+  if (sleepers_ > 0) moved_->notify_all();
+}
+
 void Engine::changed() {
   changes_.store(changes() + 1, std::memory_order_relaxed);
-  if (sleepers_ > 0) moved_->notify_all();
+  wake();
 }
 
 void Engine::wait(EngineLock& lock) {

@@ -74,7 +74,7 @@ PagedRegion& PagedRegion::operator=(PagedRegion&& other) noexcept {
 }
 
 Bytes PagedRegion::leave(FileStore& store, bool dirty) {
-  if (data_ == nullptr || !present_) return 0;
+  if (data_ == nullptr || discarded_ || (!present_ && store.owns(slot_))) return 0;
   if (store.in_child()) throw Error("paged region: bytes cannot leave in a forked child");
 
   const bool ours = slot_ && store.owns(slot_);
@@ -101,13 +101,13 @@ Bytes PagedRegion::leave(FileStore& store, bool dirty) {
     if (written > 0) slot_.release();  // it is no copy of what came back
     throw TierFull("the file could not be mapped over " + format_bytes(size_) + ": " + why);
   }
-  present_ = false;
+  present_ = isolated_ = false;
   return written;
 }
 
 Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
   if (data_ == nullptr || present_ || discarded_) return 0;
-  if (!store.owns(slot_)) throw Error("paged region: the bytes are in another file store");
+  const bool readable = !isolated_ && store.owns(slot_);
 
   const auto stay_below = [&]() -> Bytes {
     const std::string why = MappedMemory::why_refused();
@@ -117,8 +117,8 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
   };
   auto fresh = MappedMemory::anonymous(mapped_);
   if (!fresh) return stay_below();
-  if (isolated_) {
-    // This child's own writes are in its private mapping only.
+  if (!readable) {
+    // In another store's file, or a child's own writes in its private mapping.
     std::memcpy(fresh.data(), data_, static_cast<std::size_t>(mapped_));
   } else {
     store.read(slot_, fresh.data(), static_cast<std::size_t>(mapped_));
@@ -129,7 +129,7 @@ Bytes PagedRegion::come_back(FileStore& store, bool keep_copy) {
   present_ = true;
   // Only now are the pages that were read through the mapping free to go.
   store.drop_cache(slot_);
-  if (!keep_copy || isolated_) slot_.release();
+  if (!keep_copy || !readable) slot_.release();
   isolated_ = false;
   return size_;
 }

@@ -46,16 +46,17 @@ class PagedRegion {
 
   /// Bytes leave and their memory returns to the system. `dirty`: the region was written since it
   /// came back, so that a kept copy is no longer valid; without it a kept copy is compared, by its
-  /// digest. Returns the bytes written: size(), or 0 when a clean copy was kept (or when already
-  /// absent). Throws TierFull (also where the system maps no more) or Error; the bytes are then
-  /// still present, and a copy that may have been half overwritten is dropped.
+  /// digest. What lies in another store, where it was used, leaves to this one. Returns the bytes
+  /// written: size(), or 0 when a clean copy was kept (or when already absent). Throws TierFull
+  /// (also where the system maps no more) or Error; the bytes are then still present, and a copy
+  /// that may have been half overwritten is dropped.
   Bytes leave(FileStore& store, bool dirty);
 
   /// Bytes come back into fresh memory. `keep_copy`: the extent stays as a clean copy, for a free
   /// leave(store, false), and its digest is taken. Returns the bytes read: size(), or 0 when
-  /// already present. `store` must be the one they left to. Where the system maps no more memory, 0
-  /// as well: the region stays absent, and is read and written where it lies. Throws OutOfMemory
-  /// where it may not be written there (usable_below), or Error; likewise.
+  /// already present. What lies in another store is copied from its mapping. Where the system maps
+  /// no more memory, 0 as well: the region stays absent, and is read and written where it lies.
+  /// Throws OutOfMemory where it may not be written there (usable_below), or Error; likewise.
   Bytes come_back(FileStore& store, bool keep_copy);
 
   /// Of a region that was read or written where it lies, absent: gives the page cache back.

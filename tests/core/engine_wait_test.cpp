@@ -61,6 +61,34 @@ TEST_F(EngineWait, AnAllocationWaitsWhereTheTierBelowIsFull) {
   check_consistent(tight);
 }
 
+TEST_F(EngineWait, WhatCannotLeaveKeepsNobodyWaiting) {
+  World tight(100, {.host_bytes = 10});
+  SimBlock& stays = tight.used(20, 1);
+  Worker one(tight);
+  Worker two(tight);
+  SimBlock* const of_one = one.make(35);
+  SimBlock* const of_two = two.make(35);
+  ASSERT_TRUE(of_one != nullptr && of_two != nullptr);
+  std::atomic<int> made{0};
+  const auto try_to = [&](Worker& worker, SimBlock& own) {
+    worker.holder.repeatable = true;
+    // Both try to send out the block that has no room below.
+    try {
+      if (worker.make(30) != nullptr) ++made;
+    } catch (const TierFull&) {
+      EXPECT_TRUE(worker.holder.contended());
+    }
+    tight.remove(own);
+    worker.end();
+  };
+  std::jthread other([&] { try_to(two, *of_two); });
+  wait_for_waiting(tight, 1);
+  try_to(one, *of_one);
+  other.join();
+  EXPECT_EQ(made.load(), 1) << "one is refused, and the other has its room";
+  EXPECT_TRUE(tight.reads(stays, 1));
+}
+
 TEST_F(EngineWait, WhatNeverFitsFailsAtOnceOrWhenAlone) {
   SimBlock& a = world.used(60, 1);
   EXPECT_EQ(second.make(101), nullptr);

@@ -379,12 +379,32 @@ TEST(PagedRegion, AnotherStoreIsToldApart) {
   const auto bytes = pattern(5000, 10);
   auto region = filled(bytes);
   region.leave(store, true);
-  EXPECT_THROW(region.come_back(other, false), Error);
   region.come_back(store, true);
   // A copy there is none here.
   EXPECT_EQ(region.leave(other, false), 5000);
   EXPECT_EQ(store.stats().used, 0);
   EXPECT_TRUE(same(region.data(), bytes));
+}
+
+TEST(PagedRegion, WhatLiesInAStoreThatIsGoneLeavesAndComesBack) {
+  const auto bytes = pattern(5000, 11);
+  auto leaves = filled(bytes);
+  auto comes = filled(bytes);
+  {
+    FileStore store(disk_options(1 * kMiB));
+    leaves.leave(store, true);
+    comes.leave(store, true);
+  }
+  FileStore other(disk_options(1 * kMiB));
+  static_cast<char*>(leaves.data())[7] = 1;
+  EXPECT_EQ(leaves.leave(other, false), 5000);
+  EXPECT_EQ(other.stats().used, 8192);
+  EXPECT_EQ(leaves.come_back(other, false), 5000);
+  EXPECT_EQ(static_cast<char*>(leaves.data())[7], 1);
+  EXPECT_TRUE(leaves.present());
+  EXPECT_EQ(comes.come_back(other, true), 5000);
+  EXPECT_FALSE(comes.has_copy()) << "a copy in this store there is not";
+  EXPECT_TRUE(same(comes.data(), bytes));
 }
 
 /// The system maps nothing more.

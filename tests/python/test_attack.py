@@ -82,6 +82,16 @@ def test_failures_are_found_and_shrunk(tmp_path: Path, kind: str, line: str) -> 
     assert line in left and len(left) < len(lines), left
 
 
+def test_sizes_beyond_the_memory_are_let_go(tmp_path: Path) -> None:
+    """A ``resize_`` that fails leaves them in plain PyTorch, too: who writes there may crash."""
+    lines = ["import numpy", *PROGRAM["prelude"], "t3 = torch.from_numpy(numpy.zeros(9))"]
+    lines += ["t3.resize_(1 << 24)", "t3.add_(1)"]
+    path = tmp_path / "program.json"
+    path.write_text(json.dumps({"program": PROGRAM | {"prelude": lines}}))
+    done = attack(tmp_path, "--file", str(path))
+    assert "{'same': 1}" in done.stdout, done.stdout + done.stderr
+
+
 def test_no_seed_is_left_out(tmp_path: Path) -> None:
     """Also where a batch ends."""
     done = attack(tmp_path, "--seeds", "--programs", "5", "--batch", "2")

@@ -163,6 +163,23 @@ def test_what_lies_in_a_full_file_can_be_read_and_written() -> None:
     assert all(bool((x == index + 3).all()) for index, x in enumerate(held))
 
 
+def test_what_lies_in_a_full_file_is_there_after_disable() -> None:
+    """It is no block that is away, and a later file is another."""
+    held = []
+    with harness.managed("cpu", limit=8 * UNIT, host_limit=8 * UNIT):
+        with pytest.raises(torch.OutOfMemoryError, match="is full"):
+            while True:
+                held.append(_tensor(2, float(len(held))))
+        for x in held:
+            x.add_(1)
+    with harness.managed("cpu", limit=8 * UNIT, host_limit=40 * UNIT) as package:
+        more = [_tensor(2, float(index)) for index in range(8)]
+        assert package.memory_stats("cpu")["evictions"] > 0
+        assert all(bool((x == index + 1).all()) for index, x in enumerate(held))
+        del more
+    assert all(bool((x == index + 1).all()) for index, x in enumerate(held))
+
+
 DIVERGES = """
 import torch, torch_lms
 torch_lms.enable(device="cpu", limit="384KiB", min_block="4KiB", plan="now", plan_seconds=0.05{log})

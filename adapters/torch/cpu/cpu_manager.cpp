@@ -133,6 +133,10 @@ class CpuManager final : public DeviceManager, private PilotDevice {
                         " could not be brought back from the file");
     }
     engine_.settle(lock);
+    // What another thread's operator is using in the file stays there until it next leaves.
+    engine_.for_each(lock, [&](Block& block) {
+      if (block.state == BlockState::kResident && block.pins == 0) mover_.fetch(block);
+    });
     engine_.drop_copies(lock, INT64_MAX);
     lineages().stop();
     on_ = false;

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import beside
@@ -67,6 +68,15 @@ Trail = list["str | Digests"]
 @functools.lru_cache(maxsize=4096)
 def _compiled(code: str) -> Any:
     return compile(code, code, "exec")
+
+
+def reaches_beyond(tensor: Tensor) -> bool:
+    """Whether its elements end beyond its storage."""
+    if tensor.layout != torch.strided or tensor.numel() == 0:
+        return False
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return end > tensor.untyped_storage().nbytes()
 
 
 class Run:
@@ -136,8 +146,16 @@ class Run:
         try:
             exec(_compiled(code), self.names)
         except Exception as error:
+            self.let_go_of_the_broken()
             return type(error).__name__
         return ""
+
+    def let_go_of_the_broken(self) -> None:
+        """After a ``resize_`` that failed, since its storage cannot grow, PyTorch leaves the tensor
+        with the sizes that it was to have: whoever uses it reads and writes beyond its memory."""
+        for name, value in list(self.names.items()):
+            if isinstance(value, Tensor) and reaches_beyond(value):
+                self.names.pop(name, None)
 
     def note(self, event: str | Digests) -> None:
         self.trail.append(event)
@@ -155,6 +173,8 @@ class Run:
 
     def clear(self) -> None:
         self.names.clear()
+        # A backward pass that failed leaves gradients in the queue of its thread to the next one.
+        torch.ones(1, requires_grad=True).mul(1).backward()
         gc.collect()
 
     def limits(self, limit: int) -> None: ...
@@ -228,6 +248,7 @@ class ManagedRun(Run):
             except Exception as error:
                 text = str(error)
                 if "LMS: out of memory" not in text:  # wrapped: load_state_dict does so
+                    self.let_go_of_the_broken()
                     self.raised = f"{type(error).__name__}: {text[:300]}"
                     return type(error).__name__
             floor = self.floor_of(text)
@@ -283,15 +304,33 @@ def varies(program: Program, reader: Reader, expected: Trail) -> bool:
 
 
 def takes_plainly(program: Program, reader: Reader, trail: Trail) -> int:
-    """Most bytes of a GPU that a plain run, which has left such a trail, has allocated at once; 0
-    on the CPU, which does not say."""
+    """Most bytes that a plain run, which has left such a trail, has had at once: on the CPU, what
+    its names had."""
     if program.device == "cpu":
-        return 0
+        run = _Weighed(program, reader)
+        run.all()
+        run.clear()
+        return run.most
     if any("OutOfMemoryError" in event for event in trail if isinstance(event, str)):
         return 1 << 62
     torch.cuda.reset_peak_memory_stats()
     run_plain(program, reader)
     return int(torch.cuda.max_memory_allocated())
+
+
+class _Weighed(Run):
+    """A plain run that adds up the storages that its names have."""
+
+    most = 0
+
+    def act(self, action: Action) -> None:
+        super().act(action)
+        storages = {
+            value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()
+            for value in self.held().values()
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided
+        }
+        self.most = max(self.most, sum(storages.values()))
 
 
 class _Watched(Run):
