@@ -119,20 +119,53 @@ void make_readable(const at::Tensor& tensor) {
   });
 }
 
+/// Calls `use` with the block of a storage, or with null.
+template <typename Body>
+auto with_block_of(c10::StorageImpl* storage, Body&& use) {
+  DeviceManager* manager = storage == nullptr ? nullptr : active_manager(storage->device());
+  if (manager == nullptr) {
+    return use(static_cast<DeviceManager*>(nullptr), static_cast<EngineLock*>(nullptr),
+               static_cast<Block*>(nullptr));
+  }
+  EngineLock lock = manager->engine().lock();
+  return use(manager, &lock, manager->find(lock, *storage));
+}
+
 /// Calls `use` with the block behind a tensor, or with null.
 template <typename Body>
 auto with_block(const at::Tensor& tensor, Body&& use) {
   return guarded([&] {
     StorageUses storages;
     collect_storages(tensor, /*writes=*/false, /*inside=*/true, storages);
-    DeviceManager* manager =
-        storages.empty() ? nullptr : active_manager(storages.front().storage->device());
-    if (manager == nullptr) {
-      return use(static_cast<DeviceManager*>(nullptr), static_cast<EngineLock*>(nullptr),
-                 static_cast<Block*>(nullptr));
+    return with_block_of(storages.empty() ? nullptr : storages.front().storage, use);
+  });
+}
+
+/// Whether PyTorch would find no memory: that of what is dropped, on a GPU.
+bool is_nowhere(const at::Storage& storage) {
+  return guarded([&] {
+    return with_block_of(
+        storage.unsafeGetStorageImpl(), [](DeviceManager*, EngineLock*, Block* block) {
+          return block != nullptr && !block->kept && block->state == BlockState::kDropped;
+        });
+  });
+}
+
+/// What tells a storage from others, as its address does: of a GPU's block that may move, a number
+/// that is no address, and stays. What shares memory with others is kept, and has its address.
+std::int64_t identity(const at::Storage& storage) {
+  return guarded([&]() -> std::int64_t {
+    c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+    const auto moves = [](DeviceManager*, EngineLock*, Block* block) {
+      return block != nullptr && !block->kept;
+    };
+    if (!impl->device().is_cpu() && with_block_of(impl, moves)) {
+      constexpr int kAligns = 12;  // no less than memory of a GPU
+      constexpr std::int64_t kNoAddress = std::int64_t{1} << 62;
+      return kNoAddress |
+             static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(impl) << kAligns);
     }
-    EngineLock lock = manager->engine().lock();
-    return use(manager, &lock, manager->find(lock, *storages.front().storage));
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(impl->data()));
   });
 }
 
@@ -251,6 +284,8 @@ TORCH_LIBRARY(lms, m) {
   m.def("scope_begin(bool holds) -> ()", &lms::torch::scope_begin);
   m.def("scope_end(Tensor[] handed) -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);
+  m.def("is_nowhere(Storage s) -> bool", &lms::torch::is_nowhere);
+  m.def("identity(Storage s) -> int", &lms::torch::identity);
   m.def("evict(Tensor t) -> bool", &lms::torch::evict);
   m.def("fetch(Tensor t) -> bool", &lms::torch::fetch);
   m.def("clean(Tensor t) -> bool", &lms::torch::clean);

@@ -10,7 +10,8 @@ Four kinds of use are told apart:
 - bytes of the CPU that are only *read* (``tolist()``, saving): they can be read wherever they are,
   but for what has been dropped;
 - pointers that are only *compared* (pickling, ``deepcopy``, finding tensors that share memory):
-  those calls leave blocks where they are, or saving a model would bring all of it back at once.
+  those calls leave blocks where they are, or saving a model would bring all of it back at once. On a
+  GPU they get numbers that stay, not addresses.
 
 Whose calls of ``data_ptr()`` are known to be of the last two kinds is in ``_callers.py``.
 """
@@ -225,10 +226,12 @@ def _points(
                 return original(self)
             compares = getattr(_thread, "comparing", 0)
             purpose = "compares" if compares else _callers.purpose(_on_cpu(self))
-            if purpose == "reads":
-                make_readable(self)
-            elif purpose is None or _is_nowhere(self):
+            if purpose is None:
                 bring(self)
+            elif purpose == "reads":
+                make_readable(self)
+            elif (identity := _identity(self)) is not None:
+                return identity
             return original(self)
 
         return wrapper
@@ -338,19 +341,37 @@ def _compares(patches: Patches) -> Callable[[Any], Any]:
     return make
 
 
-def _is_nowhere(value: Any) -> bool:
-    """Whether PyTorch would find no memory: that of a dropped tensor on a GPU."""
-    if value.device.type == "cpu":
-        return False  # the address is still its own
-    states: list[str] = []
-    note = _library.ops().state.default
+def _storage_of(value: Any) -> torch.UntypedStorage | None:
+    """The storage of a tensor, or a storage itself; None: it has no bytes on a real device."""
     if isinstance(value, torch.Tensor):
-        if _has_bytes(value):
-            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-                states.append(note(value))
-    else:
-        _bring(value, lambda alias: states.append(note(alias)))
-    return states == ["dropped"]
+        if not _has_bytes(value):
+            return None
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            value = value.untyped_storage()
+    return value if value.device.type in ("cpu", "cuda") else None
+
+
+def _is_nowhere(storage: torch.UntypedStorage) -> bool:
+    """Whether PyTorch would find no memory: that of a dropped tensor on a GPU."""
+    if storage.device.type == "cpu":
+        return False  # the address is still its own
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return bool(_library.ops().is_nowhere.default(storage))
+
+
+def _identity(value: Any) -> int | None:
+    """What tells a tensor's or storage's memory on a GPU from others'; None: its address does.
+
+    Addresses do not: what leaves, for the next to come, may leave its address to it.
+    """
+    storage = None if _on_cpu(value) else _storage_of(value)
+    if storage is None or (isinstance(value, torch.Tensor) and value.numel() == 0):
+        return None
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        found = int(_library.ops().identity.default(storage))
+        if found == 0 or not isinstance(value, torch.Tensor):
+            return found
+        return found + value.storage_offset() * value.element_size()
 
 
 def _on_cpu(value: Any, *_: Any, **__: Any) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 
+import comparing_on_model
 import numpy as np
 import pytest
 import torch
+from on_model import run_on_model
 
 import torch_lms
 
@@ -60,6 +62,18 @@ def test_methods_of_storages_that_check_for_an_address() -> None:
     assert torch.equal(target.cpu(), expected)
     assert torch.equal(copied.cpu(), expected)
     assert torch.equal(torch.empty(0, dtype=torch.int32, device="cuda").set_(clone).cpu(), expected)
+
+
+@pytest.mark.slow
+def test_comparers_on_the_model() -> None:
+    """What leaves may leave its address to the next: two tensors would seem to share memory."""
+    run_on_model("comparing_on_model.py")
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_comparers() -> None:
+    comparing_on_model.main()
 
 
 @pytest.mark.gpu

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import forked
 import pytest
+import torch
 from attack import execute, templates
+from attack.races import races
 from attack.world import namespace
 
 pytestmark = pytest.mark.pinned
@@ -90,6 +92,27 @@ def test_sizes_beyond_the_memory_are_let_go(tmp_path: Path) -> None:
     path.write_text(json.dumps({"program": PROGRAM | {"prelude": lines}}))
     done = attack(tmp_path, "--file", str(path))
     assert "{'same': 1}" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("t0[1:].add_(t0[:-1])", True),
+        ("t0[1:].add_(t1[:-1])", False),
+        ("t0.sub_(v0[-1:])", True),
+        ("t0.sub_(t0[-1:].clone())", False),
+        ("t0.mul_(t0)", False),
+        ("t0.mT.mul_(t0.mT)", False),
+        ("t0.mT.mul_(t0)", True),
+        ("t0.copy_(v0)", True),
+        ("torch.sin(t0.detach(), out=t0.mT)", True),
+        ("torch.sin(t1.detach(), out=t0.mT)", False),
+        ("t0[..., ::2].mul_(2)", False),
+    ],
+)
+def test_lines_that_race_with_themselves(code: str, expected: bool) -> None:
+    t0 = torch.ones(4, 4)
+    assert races(code, {"t0": t0, "v0": t0.t(), "t1": torch.ones(4, 4)}) == expected
 
 
 def test_no_seed_is_left_out(tmp_path: Path) -> None:

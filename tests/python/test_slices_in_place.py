@@ -23,7 +23,9 @@ aten = torch.ops.aten
 def repeatable() -> Iterator[None]:
     """Kernels of a GPU that add up in the same order each time: cuDNN's convolutions may not."""
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # which takes more room
     yield
+    torch.utils.deterministic.fill_uninitialized_memory = True
     torch.use_deterministic_algorithms(False)
 
 

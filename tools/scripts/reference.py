@@ -96,6 +96,8 @@ CALLS = {
     "state": "of its block: `unmanaged`, `resident`, `absent`, `dropped` (to be computed again) "
     "or `kept` (resident until the storage dies)",
     "evict": "this block now, if it may leave",
+    "is_nowhere": "whether it has no address: dropped, on a GPU",
+    "identity": "what tells it from others: its address, or a number where that may change",
     "fetch": "begin to bring this block back, if there is room",
     "clean": "begin to copy this block below, so that it can leave without a copy later",
     "capture_begin": "a graph is captured: what fits comes back, nothing leaves",

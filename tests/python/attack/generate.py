@@ -14,6 +14,7 @@ from .execute import Run, Trail
 from .known import KNOWN_LINES, is_known
 from .maker import Maker, NoFit
 from .program import Action, Program
+from .races import races
 
 Weighted = list[tuple[float, str]]
 
@@ -186,6 +187,8 @@ class _Making:
             try:
                 code = self.maker.fill(template)
             except NoFit:
+                continue
+            if not self.on_cpu and races(code, self.run.names):
                 continue
             pure = lines in (templates.PURE, templates.FACTORIES, templates.SLICED)
             self.act(actions, Action(code, pure))
