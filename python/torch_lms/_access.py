@@ -10,8 +10,8 @@ Four kinds of use are told apart:
 - bytes of the CPU that are only *read* (``tolist()``, saving): they can be read wherever they are,
   but for what has been dropped;
 - pointers that are only *compared* (pickling, ``deepcopy``, finding tensors that share memory):
-  those calls leave blocks where they are, or saving a model would bring all of it back at once. On a
-  GPU they get numbers that stay, not addresses.
+  those calls leave blocks where they are, or saving a model would bring all of it back at once;
+  on a GPU they get numbers that stay, not addresses.
 
 Whose calls of ``data_ptr()`` are known to be of the last two kinds is in ``_callers.py``.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import random
@@ -9,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -146,14 +148,17 @@ class Run:
         try:
             exec(_compiled(code), self.names)
         except Exception as error:
-            self.let_go_of_the_broken()
+            self.let_go_of_the_broken(code)
             return type(error).__name__
         return ""
 
-    def let_go_of_the_broken(self) -> None:
+    def let_go_of_the_broken(self, code: str) -> None:
         """After a ``resize_`` that failed, since its storage cannot grow, PyTorch leaves the tensor
-        with the sizes that it was to have: whoever uses it reads and writes beyond its memory."""
-        for name, value in list(self.names.items()):
+        with the sizes that it was to have: whoever uses it reads and writes beyond its memory.
+
+        Of what the line has named, no more: another thread may be giving its own new sizes."""
+        for name in set(_NAME.findall(code)):
+            value = self.names.get(name)
             if isinstance(value, Tensor) and reaches_beyond(value):
                 self.names.pop(name, None)
 
@@ -173,9 +178,10 @@ class Run:
 
     def clear(self) -> None:
         self.names.clear()
-        # A backward pass that failed leaves gradients in the queue of its thread to the next one.
-        torch.ones(1, requires_grad=True).mul(1).backward()
         gc.collect()
+        # A backward pass that failed leaves gradients in the queue of its thread to the next one.
+        with contextlib.suppress(torch.OutOfMemoryError):
+            torch.ones(1, requires_grad=True).mul(1).backward()
 
     def limits(self, limit: int) -> None: ...
 
@@ -248,7 +254,7 @@ class ManagedRun(Run):
             except Exception as error:
                 text = str(error)
                 if "LMS: out of memory" not in text:  # wrapped: load_state_dict does so
-                    self.let_go_of_the_broken()
+                    self.let_go_of_the_broken(code)
                     self.raised = f"{type(error).__name__}: {text[:300]}"
                     return type(error).__name__
             floor = self.floor_of(text)
@@ -303,34 +309,29 @@ def varies(program: Program, reader: Reader, expected: Trail) -> bool:
     return False
 
 
+def _peak() -> int:
+    """Most bytes that this process has had in memory."""
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+) kB", text).group(1)) << 10
+
+
+def _restart_peak() -> int:
+    """The peak begins anew; what it begins with."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
 def takes_plainly(program: Program, reader: Reader, trail: Trail) -> int:
-    """Most bytes that a plain run, which has left such a trail, has had at once: on the CPU, what
-    its names had."""
+    """Most bytes that a plain run, which has left such a trail, has had at once."""
     if program.device == "cpu":
-        run = _Weighed(program, reader)
-        run.all()
-        run.clear()
-        return run.most
+        before = _restart_peak()
+        run_plain(program, reader)
+        return _peak() - before
     if any("OutOfMemoryError" in event for event in trail if isinstance(event, str)):
         return 1 << 62
     torch.cuda.reset_peak_memory_stats()
     run_plain(program, reader)
     return int(torch.cuda.max_memory_allocated())
-
-
-class _Weighed(Run):
-    """A plain run that adds up the storages that its names have."""
-
-    most = 0
-
-    def act(self, action: Action) -> None:
-        super().act(action)
-        storages = {
-            value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()
-            for value in self.held().values()
-            if isinstance(value, torch.Tensor) and value.layout == torch.strided
-        }
-        self.most = max(self.most, sum(storages.values()))
 
 
 class _Watched(Run):
