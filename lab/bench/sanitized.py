@@ -138,6 +138,8 @@ def main() -> int:
     same = run.fingerprint == expected
     did = {key: stats[key] for key in kept}
     print(f"{name}: {peak} bytes, limit {limit}, {did}, same bits: {same}", flush=True)
+    if not stats["plan.steps"]:
+        print(lms.explain(), {k: v for k, v in stats.items() if k.startswith("plan.") and v})
     return 0 if same and stats["plan.steps"] and stats["remakes"] else 1
 
 

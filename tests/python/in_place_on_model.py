@@ -49,6 +49,11 @@ with torch_lms.managed(**settings), torch.backends.cudnn.flags(enabled=False):
     y, mask = torch.native_dropout(x, 0.1, True)
     assert torch.ops.lms.state(y) == torch.ops.lms.state(mask) == "absent"
     assert count() == before + 1
-    del x, y, mask, norm
+    del y, mask, norm
+    before = count()
+    y = x.detach().view(2048, -1).t().contiguous()  # cut in no way, and a kernel of all backends
+    assert torch.ops.lms.state(y) == "absent"
+    assert count() == before + 1
+    del x, y
     torch.cuda.synchronize()
     assert torch_lms.memory_stats("cuda")["host.bytes.current"] == 0

@@ -100,7 +100,8 @@ std::vector<Bytes> result_bytes(const c10::OperatorHandle& op,
       if (!call.add(value)) return {};
     }
     if (!call.has_tensors()) return {};
-    op.callBoxedForDispatchKey(c10::DispatchKey::Meta, call.stack);
+    // callBoxedForDispatchKey() would miss kernels of all backends, clone() among them.
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &call.stack);
     return call.made();
   } catch (const std::exception&) {
     return {};  // what depends on the numbers in a tensor, for instance
