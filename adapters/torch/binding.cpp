@@ -85,11 +85,10 @@ void scope_end(const std::vector<at::Tensor>& handed) {
 }
 
 /// The memory of a storage is about to be given back, though the storage lives on.
-void before_free(const at::Tensor& tensor) {
+void before_free(const at::Storage& freed) {
   guarded([&] {
-    if (!tensor.has_storage()) return;
-    run_deferred(tensor, /*writes=*/true);
-    c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    c10::StorageImpl& storage = *freed.unsafeGetStorageImpl();
+    run_deferred(storage, /*writes=*/true);
     DeviceManager* manager = active_manager(storage.device());
     if (manager == nullptr) return;
     if (manager->lineages().any()) manager->lineages().before_free(storage);
@@ -280,7 +279,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("make_plain(Tensor t) -> ()", &lms::torch::make_plain);
   m.def("keep(Tensor t) -> ()", &lms::torch::keep);
   m.def("make_readable(Tensor t) -> ()", &lms::torch::make_readable);
-  m.def("before_free(Tensor t) -> ()", &lms::torch::before_free);
+  m.def("before_free(Storage s) -> ()", &lms::torch::before_free);
   m.def("scope_begin(bool holds) -> ()", &lms::torch::scope_begin);
   m.def("scope_end(Tensor[] handed) -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);

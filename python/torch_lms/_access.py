@@ -310,9 +310,10 @@ def _resizes(patches: Patches) -> Callable[[Any], Any]:
         def wrapper(self: Any, size: int) -> Any:
             if _passes(patches):
                 return original(self, size)
-            if size == 0 and not _is_nowhere(self):
-                _bring(self, _library.ops().before_free.default)  # reads nothing
-                return original(self, size)
+            if size == 0 and self.nbytes() > 0 and self.device.type in ("cpu", "cuda"):
+                _call(_library.ops().before_free.default, self)  # reads nothing
+                if not _is_nowhere(self):
+                    return original(self, size)
             with scope():
                 access_storage(self)
                 return original(self, size)

@@ -1,4 +1,4 @@
-"""Code that compares addresses of CUDA tensors, as those do that save a model.
+"""Code that compares addresses of CUDA tensors, as savers of models do, or gives their memory back.
 
 ``test_api_access_cuda.py`` runs it on the model of CUDA and, on a machine with one, on a GPU.
 """
@@ -69,9 +69,27 @@ def shared_memory_is_found() -> None:
         assert safetensors.storage_ptr(nothing) == 0
 
 
+def memory_is_given_back(stress: bool | str) -> None:
+    """Wherever it is, it goes without coming back, and its storage takes other memory later."""
+    with torch_lms.managed(
+        limit="200MiB", min_block="4KiB", device="cuda", plan="off", stress=stress
+    ):
+        made = torch.full((1 << 20,), 2.0, device="cuda")
+        kinds = {"given": torch.rand(1 << 20, device="cuda"), "computed": torch.sin(made)}
+        for tensor in kinds.values():
+            storage = tensor.untyped_storage()
+            before = torch_lms.memory_stats("cuda")["page_ins"]
+            storage.resize_(0)
+            assert torch_lms.memory_stats("cuda")["page_ins"] == before
+            assert storage.nbytes() == storage.data_ptr() == 0
+            storage.resize_(4 << 20)
+            assert tensor.fill_(1).sum().item() >= 0
+
+
 def main() -> None:
     for stress in (False, True, "drop"):
         each_has_its_own(stress)
+        memory_is_given_back(stress)
     shared_memory_is_found()
 
 

@@ -377,11 +377,25 @@ bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction&
   return false;
 }
 
+namespace {
+
+bool none_may_run() { return !any_deferred() || running > 0 || thread_state().replay != nullptr; }
+
+void run_before(const StorageUses& uses) {
+  for (DeviceManager* const manager : managers_of(uses)) manager->deferred().before_use(uses);
+}
+
+}  // namespace
+
 void run_deferred(const at::Tensor& tensor, bool writes) {
-  if (!any_deferred() || running > 0 || thread_state().replay != nullptr) return;
+  if (none_may_run()) return;
   StorageUses uses;
   collect_storages(tensor, writes, /*inside=*/true, uses);
-  for (DeviceManager* const manager : managers_of(uses)) manager->deferred().before_use(uses);
+  run_before(uses);
+}
+
+void run_deferred(c10::StorageImpl& storage, bool writes) {
+  if (!none_may_run()) run_before({{&storage, writes}});
 }
 
 }  // namespace lms::torch

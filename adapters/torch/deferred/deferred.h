@@ -131,5 +131,6 @@ bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction&
 
 /// Somebody is about to use the tensor's bytes from outside of any operator.
 void run_deferred(const at::Tensor& tensor, bool writes);
+void run_deferred(c10::StorageImpl& storage, bool writes);
 
 }  // namespace lms::torch

@@ -10,7 +10,7 @@ import torch
 
 from . import templates
 from .digest import Reader, has_its_bytes
-from .execute import Run, Trail
+from .execute import ENOUGH, Run, Trail
 from .known import KNOWN_LINES, is_known
 from .maker import Maker, NoFit
 from .program import Action, Program
@@ -196,10 +196,18 @@ class _Making:
         return False
 
     def act(self, actions: list[Action], action: Action) -> None:
-        """Adds an action and runs it; what it has made too large is let go of again."""
-        before = dict(self.run.names) if self.maker.mine is not None else {}
+        """Adds an action and runs it; what it has made too large is let go of again.
+
+        A GPU takes products of any size on the way, which no limit that is tried has room for:
+        there the action is taken back."""
+        before = dict(self.run.names)
         actions.append(action)
-        self.run.act(action)
+        if self.takes_too_much(action):
+            actions.pop()
+            self.run.trail.pop()
+            self.run.names.clear()
+            self.run.names.update(before)
+            return
         names = self.run.names
         if self.maker.mine is not None:
             letter = self.maker.letter
@@ -226,6 +234,17 @@ class _Making:
                 total += size
                 self.largest = max(self.largest, size)
         self.peak = max(self.peak, total)
+
+    def takes_too_much(self, action: Action) -> bool:
+        """Runs it."""
+        if self.on_cpu:
+            self.run.act(action)
+            return False
+        torch.cuda.reset_peak_memory_stats()
+        at_first = torch.cuda.memory_allocated()
+        self.run.act(action)
+        most = torch.cuda.max_memory_allocated() - at_first
+        return most > ENOUGH // 4 or "OutOfMemoryError" in str(self.run.trail[-1])
 
     def add_control(self, actions: list[Action]) -> None:
         """Another limit, or everything off and on again."""
