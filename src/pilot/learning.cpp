@@ -183,7 +183,6 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
   timing_ = timing_due();
   laps_due_ = timing_;
   lap_places_.clear();
-  if (timing_) host_.start();
   if (timing_ && mode_ == Mode::kFollowing) walk_->keep_names();
   return nullptr;
 }

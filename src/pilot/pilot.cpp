@@ -129,7 +129,10 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     now_ = {key, name, repeatable, replay_cost ? *replay_cost : known_cost(key), true};
     begin_locked();
     // What the host does between two steps is none of the operators' time.
-    if (timing_ && std::exchange(laps_due_, false)) device_.start_laps();
+    if (timing_ && std::exchange(laps_due_, false)) {
+      device_.start_laps();
+      host_.start();
+    }
     if (mode_ == Mode::kFollowing) {
       if (walk_->position() == 0) show_step(true);
       if (end_due_) {

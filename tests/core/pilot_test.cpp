@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "figures/timeline.h"
@@ -273,6 +274,21 @@ TEST(Pilot, WhatAnOperatorTakesBeforeItBeginsAnewIsNotItsTime) {
   EXPECT_GT(loop.pilot.stats().steps, 0);
   EXPECT_GT(loop.device.timed, 0);
   EXPECT_EQ(loop.device.restarted, loop.device.timed * 2 * kLayers);
+}
+
+TEST(Pilot, WhatPassesBetweenTwoStepsIsNoOperatorsTimeOnTheHost) {
+  Loop loop(kTight, 8);
+  loop.parts = 4;          // operators enough for their times to be believed
+  loop.device.behind = 1;  // the device waits for the host
+  constexpr std::chrono::milliseconds kPause{40};  // for the device, say, or for data
+  for (int i = 0; i < 16; ++i) {
+    loop.step(8);
+    std::this_thread::sleep_for(kPause);
+  }
+  const auto stats = loop.pilot.stats();
+  ASSERT_GE(stats.refined, 1);
+  EXPECT_GT(stats.host_ms, 0) << "nothing was believed";
+  EXPECT_LT(stats.host_ms, 40);
 }
 
 TEST(Pilot, LapsOfAStepThatTurnsOutToBeAnotherAreDropped) {
