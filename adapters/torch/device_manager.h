@@ -178,7 +178,7 @@ class DeviceManager {
   std::unique_ptr<Deferred> deferred_;
   std::atomic<bool> drops_everything_{false};
   std::atomic<bool> other_algorithms_{false};
-  std::atomic<SliceMode> slice_mode_{SliceMode::kParts};
+  std::atomic<SliceMode> slice_mode_{SliceMode::kAll};
   SliceMemory slice_memory_;
   ChangedAlgorithms changed_algorithms_;
   std::vector<std::unique_ptr<FusedRule>> fused_;  ///< of the device; none: it has no kernels

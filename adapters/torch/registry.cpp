@@ -101,7 +101,7 @@ Options settled(Options options, c10::Device device) {
   if (options.min_block < 0) options.min_block = Options().min_block;
   if (!options.recompute) options.recompute = !device.is_cpu();
   if (options.plan_cache == "auto") options.plan_cache = PlanCache::default_folder();
-  (void)slice_mode(options.slices, SliceMode::kOff);  // throws before anything has changed
+  (void)slice_mode(options.slices);  // throws before anything has changed
   if (options.plan_cache == "off") options.plan_cache.clear();
   return options;
 }

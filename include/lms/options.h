@@ -42,9 +42,9 @@ struct Options {
   /// again: "auto" is lms/plans in the user's folder of caches, "off" none.
   std::string plan_cache = "auto";
   /// Operators whose parts are independent run in parts, in the same order and with the same bits:
-  /// "auto" where they do not fit as a whole, "off" never, "always" (for tests) wherever they can.
-  /// With "all", what cannot be cut works, as the last resort, on tensors where they lie below, as
-  /// with "auto" on the CPU; with "parts" it does not; with "in_place" (for tests) wherever it can.
+  /// "parts" where they do not fit as a whole, "off" never, "always" (for tests) wherever they can.
+  /// With "all", what cannot be cut works, as the last resort, on tensors where they lie below;
+  /// "auto" is that. With "in_place" (for tests) it does so wherever it can.
   std::string slices = "auto";
   /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
   bool drop = false;

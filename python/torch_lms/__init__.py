@@ -123,12 +123,11 @@ def enable(
             in PyTorch without LMS. Results then have other bits than on a larger device. By default
             there is an error instead.
         slices: operators whose parts are independent (softmax, pooling, everything that goes
-            element by element) run part by part, with the same bits. By default (``"auto"``) where
-            they do not fit as a whole; ``"off"``: never; ``"always"``: wherever they can, to test.
-            ``"all"``: and what cannot be cut (convolutions, matrix products) works, as the last
-            resort, on tensors where they lie in host memory, which is slow, and on a GPU on trial.
-            That is the default on the CPU; ``"parts"``, the default on a GPU: it is an error
-            instead; ``"in_place"``: whatever can does so, to test.
+            element by element) run part by part, with the same bits, where they do not fit as a
+            whole; and what cannot be cut (convolutions, matrix products) works, as the last resort,
+            on tensors where they lie in host memory, which is slow (``"auto"`` and ``"all"``).
+            ``"parts"``: the first alone; ``"off"``: neither; ``"always"``, ``"in_place"``: the one
+            or the other wherever it can be, to test.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
         monitor: write once a second what LMS does to a small file, for the program ``lms top``.
 

@@ -403,11 +403,10 @@ TABLE: tuple[Setting, ...] = (
             "other bits than on a larger device; off: an error, with the limit that works"),
     Setting("slices", "LMS_SLICES", "auto", lambda v, _: parse_slices(v),
             "auto",
-            "operators whose parts are independent run part by part, with the same bits: auto: "
+            "operators whose parts are independent run part by part, with the same bits: parts: "
             "where they do not fit as a whole; all: and those that cannot be cut work on tensors "
-            "where they lie in host memory, as the last resort, which is slow, and on a GPU on "
-            "trial; auto: parts on a GPU, all on the CPU; "
-            "off: never; always, in_place: wherever they can the one or the other, for tests"),
+            "where they lie in host memory, as the last resort, which is slow; auto: all; off: "
+            "never; always, in_place: wherever they can the one or the other, for tests"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "off",
             "what to say on standard error: off, info or debug"),

@@ -46,12 +46,12 @@ def test_it_goes_on_only_if_the_user_allows_another_algorithm(kernel: int) -> No
             pytest.skip(f"cuDNN takes a workspace of {workspace} bytes here")
         limit = expected.nbytes + workspace // 2  # beside x, which is there already
         with (
-            harness.managed("cuda", limit=limit, min_block="1MiB"),
+            harness.managed("cuda", limit=limit, min_block="1MiB", slices="parts"),
             pytest.raises(torch.OutOfMemoryError, match="other_algorithms=True"),
         ):
             layer(x)
         with harness.managed(
-            "cuda", limit=limit, min_block="1MiB", other_algorithms=True
+            "cuda", limit=limit, min_block="1MiB", other_algorithms=True, slices="parts"
         ) as package:
             try:
                 first = layer(x).cpu()

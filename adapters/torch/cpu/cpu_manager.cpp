@@ -90,7 +90,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     limit_ = limit;
     drops_everything_ = settings.stress && settings.drop;
     other_algorithms_ = settings.other_algorithms;
-    slice_mode_ = torch::slice_mode(settings.slices, SliceMode::kAll);
+    slice_mode_ = torch::slice_mode(settings.slices);
     slice_memory_.clear();
     EngineLock lock = engine_.lock();
     if (forked_.exchange(false)) engine_.resume(lock);  // a child that begins anew

@@ -115,7 +115,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   memory_.set_strict(settings.limit >= 0);
   drops_everything_ = settings.stress && settings.drop;
   other_algorithms_ = settings.other_algorithms;
-  slice_mode_ = torch::slice_mode(settings.slices, SliceMode::kParts);
+  slice_mode_ = torch::slice_mode(settings.slices);
   slice_memory_.clear();
   on_ = true;
   make_room_at_start(lock);

@@ -33,9 +33,8 @@ constexpr Bytes kWholeLeaves = 4;
 
 }  // namespace
 
-SliceMode slice_mode(const std::string& text, SliceMode otherwise) {
-  if (text == "auto") return otherwise;
-  if (text == "all") return SliceMode::kAll;
+SliceMode slice_mode(const std::string& text) {
+  if (text == "auto" || text == "all") return SliceMode::kAll;
   if (text == "off") return SliceMode::kOff;
   if (text == "parts") return SliceMode::kParts;
   if (text == "always") return SliceMode::kAlways;

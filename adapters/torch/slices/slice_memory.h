@@ -16,8 +16,8 @@ enum class SliceMode : std::uint8_t {
   kInPlace,  ///< for tests: all that can, in place
 };
 
-/// "auto" (`otherwise`), "parts", "all", "off", "always" or "in_place". Throws BadSetting.
-SliceMode slice_mode(const std::string& text, SliceMode otherwise);
+/// "auto", which is "all", "parts", "off", "always" or "in_place". Throws BadSetting.
+SliceMode slice_mode(const std::string& text);
 
 /// What one device knows of calls that did not fit as a whole. Thread-safe.
 class SliceMemory {
