@@ -104,6 +104,8 @@ class _Making:
         self.maker.readable = "tuw"  # what threads have made is main's after they have ended
         self.taste = self.choose_taste()
         self.peak = 0
+        self.with_graphs = 0  # the peak of a GPU, what is in nobody's name included
+        self.at_first = 0 if self.on_cpu else torch.cuda.memory_allocated()
         self.largest = 0
 
     def choose_taste(self) -> Taste:
@@ -243,8 +245,11 @@ class _Making:
         torch.cuda.reset_peak_memory_stats()
         at_first = torch.cuda.memory_allocated()
         self.run.act(action)
-        most = torch.cuda.max_memory_allocated() - at_first
-        return most > ENOUGH // 4 or "OutOfMemoryError" in str(self.run.trail[-1])
+        most = torch.cuda.max_memory_allocated()
+        if most - at_first > ENOUGH // 4 or "OutOfMemoryError" in str(self.run.trail[-1]):
+            return True
+        self.with_graphs = max(self.with_graphs, most - self.at_first)
+        return False
 
     def add_control(self, actions: list[Action]) -> None:
         """Another limit, or everything off and on again."""
@@ -324,6 +329,8 @@ class _Making:
         # What a step's graph holds is in nobody's name: the peak is that of the names alone.
         part = dice.uniform(0.5, 2.5) if planned else dice.uniform(0.15, 0.9)
         settings.limit = least if self.tight else int(max(self.peak * part, least))
+        if planned and not self.on_cpu:
+            settings.limit = int(max(self.with_graphs * dice.uniform(0.4, 0.95), 8 * self.unit))
         if self.tight:
             settings.slices = dice.choice(["auto", "auto", "in_place", "always"])
         settings.verify = dice.random() < 0.9
