@@ -15,6 +15,8 @@ Purpose = Literal["compares", "reads"]
 
 # Addresses compared at one moment.
 _COMPARES = {
+    ("torch.serialization", "load_tensor"),
+    ("torch.serialization", "persistent_load"),
     ("torch.storage", "_to"),
     ("torch._dynamo.utils", "torch_clone"),
     ("torch._dynamo.utils", "skip_frame_if_in_functorch_mode"),

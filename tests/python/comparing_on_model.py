@@ -1,4 +1,4 @@
-"""Code that compares addresses of CUDA tensors, as savers of models do, or gives their memory back.
+"""Code that compares addresses of CUDA tensors, as savers of models do, or gives memory back.
 
 ``test_api_access_cuda.py`` runs it on the model of CUDA and, on a machine with one, on a GPU.
 """
@@ -49,6 +49,9 @@ def each_has_its_own(stress: bool | str) -> None:
         file = io.BytesIO()
         torch.save({"weights": tensors, "view": x[3:]}, file)
         assert torch_lms.memory_stats("cuda")["kept.bytes.current"] == 0
+        file.seek(0)
+        loaded = torch.load(file, map_location="cuda")
+        assert "kept" not in states([loaded["view"], *loaded["weights"]])
         file.seek(0)
         loaded = torch.load(file, map_location="cpu")
         assert loaded["view"].data_ptr() == loaded["weights"][1].data_ptr() + 12

@@ -143,6 +143,15 @@ def test_safetensors_saves_more_than_there_is_room_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize("zipped", [True, False], ids=["zipped", "legacy"])
+def test_more_is_loaded_than_there_is_room_for(tmp_path: Path, zipped: bool) -> None:
+    torch.save(weights(12), tmp_path / "file", _use_new_zipfile_serialization=zipped)
+    loaded = torch.load(tmp_path / "file")
+    assert torch_lms.memory_stats()["kept.bytes.current"] == 0
+    assert all(torch.equal(loaded[key], weight) for key, weight in weights(12).items())
+
+
+@pytest.mark.usefixtures("tight")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("how", ["now", "later"])
 def test_distributed_checkpoint_of_more_than_there_is_room_for(tmp_path: Path, how: str) -> None:
