@@ -278,7 +278,8 @@ void CudaManager::memory_goes(c10::StorageImpl& storage) {
   const auto found = blocks_.find(&storage);
   if (found == blocks_.end()) return;
   CudaBlock& block = *found->second;
-  if (announces_death(block) || block.state != BlockState::kResident) return;
+  // What has come ahead of its use says so as what is away does.
+  if (announces_death(block) || block.ahead_of_use || block.state != BlockState::kResident) return;
   forget(lock, storage, block);
 }
 
