@@ -200,8 +200,8 @@ class _Making:
     def act(self, actions: list[Action], action: Action) -> None:
         """Adds an action and runs it; what it has made too large is let go of again.
 
-        A GPU takes products of any size on the way, which no limit that is tried has room for:
-        there the action is taken back."""
+        Products of any size take minutes, or more than any limit that is tried: then the action is
+        taken back."""
         before = dict(self.run.names)
         actions.append(action)
         if self.takes_too_much(action):
@@ -241,7 +241,8 @@ class _Making:
         """Runs it."""
         if self.on_cpu:
             self.run.act(action)
-            return False
+            tensors = [x for x in self.run.held().values() if isinstance(x, torch.Tensor)]
+            return any(x.untyped_storage().nbytes() > ENOUGH // 4 for x in tensors)
         torch.cuda.reset_peak_memory_stats()
         at_first = torch.cuda.memory_allocated()
         self.run.act(action)
