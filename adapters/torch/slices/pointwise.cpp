@@ -240,6 +240,11 @@ bool apart(const std::vector<at::Tensor>& tensors) {
 std::vector<Cut> cut_pointwise(const CallToCut& call) {
   const auto inputs = inputs_of(call);
   if (!inputs || !stays_here(call, inputs->first)) return {};
+  // Of a tensor onto itself PyTorch copies nothing, and parts of it would be other tensors.
+  if (call.name == "aten::copy_" && inputs->tensors.size() == 2 &&
+      call.arguments[0].toTensor().is_same(call.arguments[1].toTensor())) {
+    return {};
+  }
   const bool in_place = !call.op.schema().arguments().empty() &&
                         call.op.schema().arguments()[0].alias_info() != nullptr &&
                         call.op.schema().arguments()[0].alias_info()->isWrite();
