@@ -150,21 +150,13 @@ bool is_nowhere(const at::Storage& storage) {
   });
 }
 
-/// What tells a storage from others, as its address does: of a GPU's block that may move, a number
-/// that is no address, and stays. What shares memory with others is kept, and has its address.
-std::int64_t identity(const at::Storage& storage) {
-  return guarded([&]() -> std::int64_t {
-    c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-    const auto moves = [](DeviceManager*, EngineLock*, Block* block) {
-      return block != nullptr && !block->kept;
-    };
-    if (!impl->device().is_cpu() && with_block_of(impl, moves)) {
-      constexpr int kAligns = 12;  // no less than memory of a GPU
-      constexpr std::int64_t kNoAddress = std::int64_t{1} << 62;
-      return kNoAddress |
-             static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(impl) << kAligns);
-    }
-    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(impl->data()));
+/// Whether its address may change while it lives: that of a GPU's block that is not kept.
+bool may_move(const at::Storage& storage) {
+  if (storage.device().is_cpu()) return false;
+  return guarded([&] {
+    return with_block_of(
+        storage.unsafeGetStorageImpl(),
+        [](DeviceManager*, EngineLock*, Block* block) { return block != nullptr && !block->kept; });
   });
 }
 
@@ -284,7 +276,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("scope_end(Tensor[] handed) -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);
   m.def("is_nowhere(Storage s) -> bool", &lms::torch::is_nowhere);
-  m.def("identity(Storage s) -> int", &lms::torch::identity);
+  m.def("may_move(Storage s) -> bool", &lms::torch::may_move);
   m.def("evict(Tensor t) -> bool", &lms::torch::evict);
   m.def("fetch(Tensor t) -> bool", &lms::torch::fetch);
   m.def("clean(Tensor t) -> bool", &lms::torch::clean);

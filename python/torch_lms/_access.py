@@ -29,6 +29,9 @@ import torch
 from . import _callers, _launch, _library
 from ._patches import Patches
 
+_DEVICES = ("cpu", "cuda")  # whose tensors have bytes that LMS may move
+_ADDRESS_BITS = 64
+
 _thread = threading.local()
 _patches: Patches | None = None
 
@@ -49,7 +52,7 @@ def _has_bytes(tensor: torch.Tensor) -> bool:
         return False
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         # A fake tensor claims a real device; its storage does not.
-        return tensor.untyped_storage().device.type in ("cpu", "cuda")
+        return tensor.untyped_storage().device.type in _DEVICES
 
 
 def access(tensor: torch.Tensor) -> None:
@@ -71,7 +74,7 @@ def make_readable(tensor: torch.Tensor) -> None:
 
 
 def _bring(storage: torch.UntypedStorage, bring: Callable[[torch.Tensor], None]) -> None:
-    if storage.device.type not in ("cpu", "cuda") or storage.nbytes() == 0:
+    if storage.device.type not in _DEVICES or storage.nbytes() == 0:
         return
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
         alias = torch.empty(0, dtype=torch.uint8, device=storage.device)
@@ -310,7 +313,7 @@ def _resizes(patches: Patches) -> Callable[[Any], Any]:
         def wrapper(self: Any, size: int) -> Any:
             if _passes(patches):
                 return original(self, size)
-            if size == 0 and self.nbytes() > 0 and self.device.type in ("cpu", "cuda"):
+            if size == 0 and self.nbytes() > 0 and self.device.type in _DEVICES:
                 _call(_library.ops().before_free.default, self)  # reads nothing
                 if not _is_nowhere(self):
                     return original(self, size)
@@ -349,7 +352,7 @@ def _storage_of(value: Any) -> torch.UntypedStorage | None:
             return None
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             value = value.untyped_storage()
-    return value if value.device.type in ("cpu", "cuda") else None
+    return value if value.device.type in _DEVICES else None
 
 
 def _is_nowhere(storage: torch.UntypedStorage) -> bool:
@@ -363,16 +366,19 @@ def _is_nowhere(storage: torch.UntypedStorage) -> bool:
 def _identity(value: Any) -> int | None:
     """What tells a tensor's or storage's memory on a GPU from others'; None: its address does.
 
-    Addresses do not: what leaves, for the next to come, may leave its address to it.
+    Addresses do not: what leaves, for the next to come, may leave its address to it. Numbers of two
+    storages are further apart than either has bytes, and above all addresses.
     """
     storage = None if _on_cpu(value) else _storage_of(value)
     if storage is None or (isinstance(value, torch.Tensor) and value.numel() == 0):
         return None
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        found = int(_library.ops().identity.default(storage))
-        if found == 0 or not isinstance(value, torch.Tensor):
-            return found
-        return found + value.storage_offset() * value.element_size()
+        if storage.nbytes() == 0 or not _library.ops().may_move.default(storage):
+            return None
+        begin = int(storage._cdata) << _ADDRESS_BITS
+        if not isinstance(value, torch.Tensor):
+            return begin
+        return begin + value.storage_offset() * value.element_size()
 
 
 def _on_cpu(value: Any, *_: Any, **__: Any) -> bool:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+from collections.abc import Callable
 
 import torch
 from test_api_access_uses import SAFETENSORS, TRANSFORMERS, functions
@@ -19,6 +21,12 @@ def weights() -> list[torch.Tensor]:
     """Of types and sizes that take turns, so that places serve one after the other."""
     kinds = [torch.float32, torch.int32, torch.float64]
     return [torch.full((N,), i, device="cuda", dtype=kinds[i % 3]).add_(0) for i in range(COUNT)]
+
+
+def overlap(tensors: list[torch.Tensor], address: Callable[[torch.Tensor], int]) -> bool:
+    """Whether two of them would be taken for views of one another."""
+    begins = sorted((address(tensor), tensor.nbytes) for tensor in tensors)
+    return any(a + size > b for (a, size), (b, _) in itertools.pairwise(begins))
 
 
 def states(tensors: list[torch.Tensor]) -> list[str]:
@@ -36,6 +44,7 @@ def each_has_its_own(stress: bool | str) -> None:
         for identify in (safetensors.storage_ptr, transformers.id_tensor_storage):
             first = [identify(tensor) for tensor in tensors]
             assert len(set(first)) == COUNT, "two of them seem to share their memory"
+            assert not overlap(tensors, safetensors.storage_ptr)
             assert [identify(tensor[5:]) for tensor in tensors] == first
             assert states(tensors) == before
             for tensor in tensors[::-1]:

@@ -97,7 +97,7 @@ CALLS = {
     "or `kept` (resident until the storage dies)",
     "evict": "this block now, if it may leave",
     "is_nowhere": "whether it has no address: dropped, on a GPU",
-    "identity": "what tells it from others: its address, or a number where that may change",
+    "may_move": "whether its address may change while it lives: on a GPU, unless it is kept",
     "fetch": "begin to bring this block back, if there is room",
     "clean": "begin to copy this block below, so that it can leave without a copy later",
     "capture_begin": "a graph is captured: what fits comes back, nothing leaves",
