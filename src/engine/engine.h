@@ -281,6 +281,7 @@ class Engine {
   bool move_beside(EngineLock& lock, Block& block, const std::function<bool()>& move,
                    const std::function<void()>& note);
   [[nodiscard]] bool may_leave(const Block& block) const;
+  void end_transit(Block& block, BlockState state);
   void finish_transition(EngineLock& lock, Block& block, BlockState state);
   /// It could not leave. Nothing has changed for who waits for room: two threads that tried in turn
   /// would each see the other's vain attempt for a change, for ever.

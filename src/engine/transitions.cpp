@@ -17,10 +17,14 @@ void Engine::offer_if_free(Block& block) {
   changed();
 }
 
-void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state) {
+void Engine::end_transit(Block& block, BlockState state) {
   block.state = state;
   block.arrives_for = nullptr;
   --in_transit_;
+}
+
+void Engine::finish_transition(EngineLock& lock, Block& block, BlockState state) {
+  end_transit(block, state);
   if (block.died && block.pins == 0) {
     erase(lock, block);
   } else {
@@ -34,8 +38,7 @@ void Engine::come_back(EngineLock& lock, Block& block) {
     finish_transition(lock, block, BlockState::kResident);
     return;
   }
-  block.state = BlockState::kResident;
-  --in_transit_;
+  end_transit(block, BlockState::kResident);
   if (may_leave(block)) policy_->offer(block);
   wake();
 }

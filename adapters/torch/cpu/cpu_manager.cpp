@@ -133,7 +133,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
                         " could not be brought back from the file");
     }
     engine_.settle(lock);
-    // What another thread's operator is using in the file stays there until it next leaves.
+    // What is kept, or used by another thread's operator, where it lies in the file stays there.
     engine_.for_each(lock, [&](Block& block) {
       if (block.state == BlockState::kResident && block.pins == 0) mover_.fetch(block);
     });
@@ -314,7 +314,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     engine_.for_each(*fork_lock_, [&](Block& block) {
       // Not what another thread's operator may be writing where it lies.
       const bool still = block.state == BlockState::kResident && block.pins == 0 && !block.kept;
-      if (mover_.store && still) mover_.fetch_for_fork(block);
+      // If there is no memory the child sees what the parent writes.
+      if (mover_.store && still) mover_.fetch(block);
     });
     lineages().before_fork();
     pilot_.before_fork();

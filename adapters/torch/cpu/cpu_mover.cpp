@@ -84,16 +84,11 @@ bool CpuMover::rematerialise(Block& base, const std::function<void()>& take) {
 // The file's bytes, read beside those in memory.
 bool CpuMover::copy_matches(Block& block) { return region(block).copy_matches(*store); }
 
-bool CpuMover::fetch(Block& block) {
-  (void)region(block).come_back(*store, /*keep_copy=*/false);
-  return region(block).present();
-}
-
-void CpuMover::fetch_for_fork(Block& block) noexcept {
+void CpuMover::fetch(Block& block) noexcept {
   try {
-    (void)fetch(block);
+    (void)region(block).come_back(*store, /*keep_copy=*/false);
   } catch (const std::exception&) {
-    // There is no memory: the child sees what the parent writes.
+    // Its mapping of the file is as good.
   }
 }
 

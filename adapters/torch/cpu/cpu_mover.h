@@ -27,10 +27,9 @@ class CpuMover final : public Mover {
   bool rematerialise(Block& block, const std::function<void()>& take) override;
   bool copy_matches(Block& block) override;
 
-  /// Brings what is used where it lies, in the file, into memory. False if none can be mapped.
-  bool fetch(Block& block);
-  /// What is used there would be written before a child's eyes.
-  void fetch_for_fork(Block& block) noexcept;
+  /// Brings what is used where it lies, in the file, into memory. If there is none it stays there,
+  /// and keeps its slot.
+  void fetch(Block& block) noexcept;
 
   std::unique_ptr<FileStore> store;  ///< while LMS is on
   CpuTimer timer;
