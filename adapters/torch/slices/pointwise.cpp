@@ -241,7 +241,7 @@ std::vector<Cut> cut_pointwise(const CallToCut& call) {
   const auto inputs = inputs_of(call);
   if (!inputs || !stays_here(call, inputs->first)) return {};
   // Of a tensor onto itself PyTorch copies nothing, and parts of it would be other tensors.
-  if (call.name == "aten::copy_" && inputs->tensors.size() == 2 &&
+  if (call.name == "aten::copy_" &&
       call.arguments[0].toTensor().is_same(call.arguments[1].toTensor())) {
     return {};
   }
