@@ -3,6 +3,7 @@
     python lab/bench/opinfo.py --device cpu --out lab/results/opinfo-cpu.json
     python lab/bench/opinfo.py --device cpu --quick   # a fixed subset, for CI
     python lab/bench/opinfo.py --device cuda --shard 0/4 --out shard0.json
+    python lab/bench/opinfo.py --merge shard?.json --out whole.json
     python lab/bench/opinfo.py --device cpu --drop    # what can be computed again is dropped
     python lab/bench/opinfo.py --device cpu --slices  # what can runs in slices
     python lab/bench/opinfo.py --device cpu --slices in_place  # or on what lies in the tier below
@@ -27,7 +28,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -41,7 +41,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "lab"), str(ROOT / "tests" / "python"), str(ROOT / "python")]
 
-from bench import records  # noqa: E402
+from bench import opinfo_report, records  # noqa: E402
 from bench.opinfo_cases import UNINITIALISED, Case, Way, all_cases, samples_of, ways_of  # noqa: E402
 
 QUICK_STEP = 9  # every ninth operator
@@ -58,13 +58,18 @@ def selected_keys(device: str, quick: bool, shard: str, only: str) -> list[str]:
     if only:
         names = [key for key in names if key.split("|")[0] in only.split(",")]
     if quick:
-        bases = list(dict.fromkeys(key.split("|")[0] for key in names))
-        kept = set(bases[::QUICK_STEP]) | set(QUICK_ALWAYS)
+        kept = set(operators(names)[::QUICK_STEP]) | set(QUICK_ALWAYS)
         names = [key for key in names if key.split("|")[0] in kept]
     part, count = (int(text) for text in shard.split("/"))
     if not 0 <= part < count:
         raise SystemExit(f"--shard {shard}: give PART/COUNT with PART from 0 to COUNT-1")
-    return names[part::count]
+    own = set(operators(names)[part::count])  # in all their types: counts of operators add up
+    return [key for key in names if key.split("|")[0] in own]
+
+
+def operators(keys: list[str]) -> list[str]:
+    """The operators of these keys, each once."""
+    return list(dict.fromkeys(key.split("|")[0] for key in keys))
 
 
 class Skip(Exception):
@@ -352,7 +357,7 @@ def run_workers(args: argparse.Namespace, keys: list[str], sink: Path) -> dict[s
                 return progress.done
             if progress.read():
                 last = time.monotonic()
-                show_progress(len(progress.done), len(keys))
+                opinfo_report.show_progress(len(progress.done), len(keys))
             elif time.monotonic() - last > STALL_SECONDS:
                 why = f"made no progress for {STALL_SECONDS} s"
                 child.kill()
@@ -365,13 +370,6 @@ def run_workers(args: argparse.Namespace, keys: list[str], sink: Path) -> dict[s
         if fruitless == 3:
             raise SystemExit(f"the worker does not start (status {child.returncode})")
     return progress.done
-
-
-def show_progress(done: int, total: int) -> None:
-    """One line on a terminal; nothing into a log."""
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        print(f"\r{done}/{total}", end=end, file=sys.stderr, flush=True)
 
 
 def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.Popen[str]:
@@ -393,86 +391,11 @@ def spawn(args: argparse.Namespace, sink: Path, keys: list[str]) -> subprocess.P
     return child
 
 
-def summarise(
-    args: argparse.Namespace,
-    done: dict[str, dict[str, Any]],
-    cases: int,
-    seconds: float,
-    commit: str,
-) -> dict[str, Any]:
-    """The JSON object of a run."""
-    import torch
-
-    by_status: dict[str, list[str]] = {"passed": [], "skipped": [], "failed": []}
-    reasons: dict[str, list[str]] = {}
-    method = "lms-drop" if args.drop else "lms-stress"
-    if args.slices != "auto":
-        method += "-slices" if args.slices == "always" else f"-{args.slices}"
-    refused: collections.Counter[str] = collections.Counter()
-    for key, record in done.items():
-        by_status[record["status"]].append(key)
-        refused.update(record.get("refused", {}))
-        if record["status"] == "skipped":
-            reasons.setdefault(record["reason"], []).append(key)
-    passed = [done[key] for key in by_status["passed"]]
-    facts = records.machine(args.device)
-    machine = facts["gpu"] or f"{facts['cpu']}, {facts['cpus']} cores"
-    return {
-        "suite": "opinfo",
-        "method": "plain" if args.plain_only else method,
-        "device": args.device,
-        "machine": machine,
-        "commit": commit,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "samples_per_operator_and_type": args.samples,
-        "quick": args.quick,
-        "shard": args.shard,
-        "seconds": round(seconds, 1),
-        "passed": len(passed),
-        "skipped": {reason: len(names) for reason, names in sorted(reasons.items())},
-        "not_reached": cases - len(done),
-        "failed": len(by_status["failed"]),
-        "runs_compared": sum(record["runs"] for record in passed),
-        "runs_not_compared": dict(sorted(refused.items())),
-        "differ_in_plain_pytorch": {r["end"]: r["cleared"] for r in passed if r.get("cleared")},
-        "evictions": sum(record["evictions"] for record in passed),
-        "evictions_clean": sum(record["clean"] for record in passed),
-        "without_eviction": [r["end"] for r in passed if not r["evictions"]],
-        "drops": sum(record.get("drops", 0) for record in passed),
-        "remakes": sum(record.get("remakes", 0) for record in passed),
-        "slices": sum(record.get("slices", 0) for record in passed),
-        "in_place": sum(record.get("in_place", 0) for record in passed),
-        "operators_in_place": len({r["end"].split("|")[0] for r in passed if r.get("in_place")}),
-        "operators_sliced": len({r["end"].split("|")[0] for r in passed if r.get("slices")}),
-        "operators_dropped": len({r["end"].split("|")[0] for r in passed if r.get("remakes")}),
-        "failures": {key: done[key]["reason"] for key in by_status["failed"]},
-        "skips": {reason: sorted(names) for reason, names in sorted(reasons.items())},
-    }
-
-
-def print_table(report: dict[str, Any]) -> None:
-    """The counts on the terminal."""
-    print(f"OpInfo on {report['device']} ({report['machine']}), torch {report['torch']}")
-    print(f"  passed   {report['passed']:6d}   ({report['runs_compared']} runs compared)")
-    print(f"  skipped  {sum(report['skipped'].values()):6d}")
-    for reason, count in report["skipped"].items():
-        print(f"           {count:6d}   {reason}")
-    if report["not_reached"]:
-        print(f"  not reached {report['not_reached']}")
-    print(f"  failed   {report['failed']:6d}")
-    for key, reason in report["failures"].items():
-        print(f"           {key}: {reason[:300]}")
-    print(f"  evictions {report['evictions']}, of them clean {report['evictions_clean']}")
-    print(f"  drops {report['drops']}, computed again {report['remakes']}")
-    print(f"  in slices {report['slices']}, in place {report['in_place']}")
-
-
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--shard", default="0/1", help="PART/COUNT: do every COUNTth case")
+    parser.add_argument("--shard", default="0/1", help="PART/COUNT: do every COUNTth operator")
     parser.add_argument("--samples", type=int, default=0, help="samples an operator and type")
     parser.add_argument("--quick", action="store_true", help="a fixed subset, two samples")
     parser.add_argument("--only", default="", help="names of operators, comma-separated")
@@ -482,18 +405,16 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--drop", action="store_true", help="drop what can be computed again")
     how = {"nargs": "?", "const": "always", "default": "auto"}
     parser.add_argument("--slices", **how, help="the setting; alone: run in slices what can")
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="add up all shards")
+    parser.add_argument("--out", "--json", type=Path, help="where the JSON goes")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     args.samples = args.samples or (2 if args.quick else 4)
     return args
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the suite; the exit status."""
-    args = parse_arguments(argv)
-    if args.worker:
-        return worker(args)
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs what was selected; the JSON object."""
     start = time.monotonic()
     commit, _ = records.commit()  # of the start: others may go on working in the tree
     keys = selected_keys(args.device, args.quick, args.shard, args.only)
@@ -501,11 +422,18 @@ def main(argv: list[str] | None = None) -> int:
         sink = Path(folder) / "results.jsonl"
         sink.touch()
         done = run_workers(args, keys, sink)
-    report = summarise(args, done, len(keys), time.monotonic() - start, commit)
-    print_table(report)
+    return opinfo_report.summarise(args, done, len(keys), time.monotonic() - start, commit)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the suite, or add up its shards; the exit status."""
+    args = parse_arguments(argv)
+    if args.worker:
+        return worker(args)
+    report = opinfo_report.merge(args.merge) if args.merge else run(args)
+    opinfo_report.print_table(report)
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
+        records.write(report, args.out)
     return 1 if report["failed"] else 0
 
 

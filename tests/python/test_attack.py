@@ -16,7 +16,7 @@ from pathlib import Path
 import forked
 import pytest
 import torch
-from attack import execute, templates
+from attack import counts, execute, templates
 from attack.races import races
 from attack.world import namespace
 
@@ -138,3 +138,51 @@ def test_a_seed_makes_one_program(tmp_path: Path) -> None:
     second = attack(tmp_path, "--show", "--first", "11", "--programs", "3")
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout and first.stdout.count("torch_lms.enable") == 3
+
+
+def counted(path: Path, **words: object) -> Path:
+    """A file as ``--json`` writes them."""
+    record = {"device": "cpu", "machine": "a machine", "commit": "c0ffee", "first": 0}
+    record |= {"programs": 10, "seconds": 1.4, "verdicts": {"same": 9, "hang": 1}}
+    record |= {"counted": {"evictions": 7}, "failing": [{"seed": "3", "verdict": "hang"}]}
+    path.write_text(json.dumps(record | words))
+    return path
+
+
+def test_counts_of_runs_are_summed(tmp_path: Path) -> None:
+    """By device and commit; what somebody wrote beside them is there after the next run, too."""
+    one = counted(tmp_path / "1.json")
+    two = counted(tmp_path / "2.json", first=10, failing=[], verdicts={"same": 10})
+    three = counted(tmp_path / "3.json", device="cuda", failing=[])
+    rows = counts.merge([two, one])
+    (row,) = rows["runs"]
+    assert (row["first"], row["programs"], row["seconds"]) == (0, 20, 3)
+    assert (row["verdicts"], row["counted"]) == ({"hang": 1, "same": 19}, {"evictions": 14})
+    row["failing"]["3"] += ": it waited for itself"
+    row["note"] = "by hand"
+    known = tmp_path / "known.json"
+    known.write_text(json.dumps(rows))
+    again = counts.merge([known, counted(tmp_path / "4.json", first=20, failing=[]), three])["runs"]
+    assert [(one["device"], one["programs"]) for one in again] == [("cpu", 30), ("cuda", 10)]
+    assert again[0]["failing"] == {"3": "hang: it waited for itself"}
+    assert again[0]["note"] == "by hand" and "note" not in again[1]
+
+
+def test_no_run_is_counted_twice(tmp_path: Path) -> None:
+    """Nor are files of something else."""
+    one = counted(tmp_path / "1.json")
+    with pytest.raises(SystemExit, match="the run from seed 0 on is in .*1.json already"):
+        counts.merge([one, counted(tmp_path / "2.json")])
+    one.write_text('{"device": "cpu"}')
+    with pytest.raises(SystemExit, match="1.json: no counts of random programs without commit"):
+        counts.merge([one])
+
+
+def test_a_run_says_where_it_ran(tmp_path: Path) -> None:
+    """So that its file can be summed with others."""
+    path = tmp_path / "run.json"
+    attack(tmp_path, "--seeds", "--programs", "3", "--json", str(path))
+    done = attack(tmp_path, "--merge", str(path), "--json", str(tmp_path / "rows.json"))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["runs"]
+    assert row["programs"] == 3 and row["machine"] and row["commit"]

@@ -15,7 +15,7 @@ from stress.compare import bits_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab"))
 
-from bench import opinfo, opinfo_cases  # noqa: E402
+from bench import opinfo, opinfo_cases, opinfo_report  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -58,7 +58,7 @@ def test_a_crash_costs_one_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "crash_early": "skipped",
         "c": "passed",
     }
-    report = opinfo.summarise(args, done, len(done), 1.0, "c0ffee")
+    report = opinfo_report.summarise(args, done, len(done), 1.0, "c0ffee")
     assert (report["passed"], report["failed"], sum(report["skipped"].values())) == (3, 1, 1)
     assert "crash" in report["failures"] and "managed" in report["failures"]["crash"]
 
@@ -95,6 +95,8 @@ def test_shards_cover_everything_once() -> None:
     parts = [opinfo.selected_keys("cpu", quick=False, shard=f"{i}/3", only="") for i in range(3)]
     assert len(whole) > 1200
     assert sorted(key for part in parts for key in part) == sorted(whole)
+    operators = [name for part in parts for name in opinfo.operators(part)]
+    assert len(operators) == len(set(operators)), "its types are in one part, or it counts twice"
     quick = opinfo.selected_keys("cpu", quick=True, shard="0/1", only="")
     assert set(quick) < set(whole) and len(quick) > 150
 

@@ -4,6 +4,7 @@
     python -m attack --first 4711 --programs 1        one seed
     python -m attack --corpus                         only what once failed
     python -m attack --file failure.json --shrink     a failure that was kept
+    python -m attack --merge a.json b.json --json c   no run: sums of what --json wrote
 
 What fails is shrunk, printed as Python, and kept as JSON in ``--failures``. The exit status is 0
 if nothing failed.
@@ -20,9 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[2] / "python"), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parents[2] / name) for name in ("python", "tests/python", "lab")]
 
-from attack import known, workers  # noqa: E402
+from attack import counts, known, workers  # noqa: E402
 from attack.program import Program, listing  # noqa: E402
 from attack.shrink import shrink  # noqa: E402
 
@@ -55,6 +56,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for one program")
     parser.add_argument("--json", type=Path, help="writes counts and failing seeds there")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="sums such files")
     parser.add_argument("--failures", type=Path, default=Path("out/attack"), help="a folder")
     return parser.parse_args(argv)
 
@@ -77,9 +79,17 @@ def main(argv: list[str] | None = None) -> int:
     if args.show:
         show(args.first, args.programs, args.device)
         return 0
+    if args.merge:
+        merged = counts.merge(args.merge)
+        for row in merged["runs"]:
+            print(f"{row['device']} at {row['commit']}: {row['programs']} {row['verdicts']}")
+        if args.json:
+            args.json.write_text(json.dumps(merged, indent=1) + "\n")
+        return 0
     if args.all:
         known.KNOWN.clear()
     workers.TIMEOUT = args.timeout
+    origin = counts.origin(args.device) if args.json else {}
     workers.import_everything()
     start = time.monotonic()
 
@@ -95,14 +105,14 @@ def main(argv: list[str] | None = None) -> int:
                     return
                 yield seed
 
-    counts: collections.Counter[str] = collections.Counter()
+    verdicts: collections.Counter[str] = collections.Counter()
     stats: collections.Counter[str] = collections.Counter()
     failures: list[workers.Result] = []
     for result in workers.run_all(tasks(), args.device, args.jobs, args.batch):
         if result.kind == "crash" and result.program is not None:
             if workers.crashes_plainly(result.program, args.device):
                 result.kind = "unusable"
-        counts[result.kind] += 1
+        verdicts[result.kind] += 1
         stats.update(result.stats)
         stats["programs planned"] += result.stats.get("plan.steps", 0) > 0
         if result.failed:
@@ -111,14 +121,15 @@ def main(argv: list[str] | None = None) -> int:
         if len(failures) == args.most:
             break
         if sys.stderr.isatty():
-            print(f"\r{sum(counts.values())} {dict(counts)}", end="", file=sys.stderr, flush=True)
+            done = f"\r{sum(verdicts.values())} {dict(verdicts)}"
+            print(done, end="", file=sys.stderr, flush=True)
     seconds = time.monotonic() - start
-    total = sum(counts.values())
-    print(f"{total} programs in {seconds:.0f} s ({total / seconds:.0f} a second): {dict(counts)}")
+    total = sum(verdicts.values())
+    print(f"{total} programs in {seconds:.0f} s ({total / seconds:.0f} a second): {dict(verdicts)}")
     print(f"counted: {dict(stats)}", flush=True)
     if args.json:
-        record = {"device": args.device, "first": args.first, "programs": total}
-        record |= {"seconds": round(seconds, 1), "verdicts": dict(counts), "counted": dict(stats)}
+        record = {"device": args.device, **origin, "first": args.first, "programs": total}
+        record |= {"seconds": round(seconds, 1), "verdicts": dict(verdicts), "counted": dict(stats)}
         record |= {"failing": [{"seed": seed_of(f), "verdict": f.kind} for f in failures]}
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     for failure in failures:
