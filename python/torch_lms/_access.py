@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from . import _callers, _launch, _library
+from . import _callers, _extensions, _launch, _library
 from ._patches import Patches
 
 _DEVICES = ("cpu", "cuda")  # whose tensors have bytes that LMS may move
@@ -444,6 +444,7 @@ def _patch(patches: Patches) -> None:
         patches.replace(owner, name, compares)
 
     _launch.patch(patches, _launch.Access(access, keep, scope, _call, _tracing))
+    _extensions.patch(patches, _has_bytes, _tracing)
 
 
 def install() -> None:

@@ -15,17 +15,19 @@ from torch_lms._library import library_path
 MODEL = library_path().resolve().parent / "libmodel_cuda.so"
 
 
-def run_on_model(program: str, *words: str) -> str:
-    """What the program printed; skips the test where there is no model."""
+def run_on_model(program: str, *words: str, costless: bool = True) -> str:
+    """What the program printed; skips the test where there is no model. A run that is costless
+    moves no bytes."""
     if not MODEL.exists() or b"model_cuda_count_allocations" not in MODEL.read_bytes():
         pytest.skip("the model knows CUDA 13 alone, and this PyTorch is built for another, or none")
-    start = forked.command(LD_PRELOAD=str(MODEL), MODEL_CUDA="costless")
+    way = {"MODEL_CUDA": "costless"} if costless else {}
+    start = forked.command(LD_PRELOAD=str(MODEL), **way)
     done = subprocess.run(
         [*start, "-W", "ignore", str(Path(__file__).with_name(program)), *words],
         env={
             **os.environ,
             "LD_PRELOAD": str(MODEL),
-            "MODEL_CUDA": "costless",
+            **way,
             "PYTHONPATH": str(Path(torch_lms.__file__).parents[1]),
         },
         capture_output=True,

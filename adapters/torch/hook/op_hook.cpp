@@ -3,6 +3,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -84,6 +86,14 @@ class Listener final : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {}
 };
 
+/// Its composite kernels do all through other operators. Others' may use addresses themselves.
+bool is_of_pytorch(const c10::OperatorHandle& op) {
+  static constexpr std::array kSpaces = std::to_array<std::string_view>(
+      {"aten", "inductor", "mkldnn", "prepacked", "prim", "prims", "quantized", "sparse"});
+  const std::string_view name = op.operator_name().name;
+  return std::ranges::binary_search(kSpaces, name.substr(0, name.find("::")));
+}
+
 /// Composite kernels do their work through other operators, which are hooked themselves.
 bool only_composite(const c10::OperatorHandle& op, c10::DispatchKey key) {
   using K = c10::DispatchKey;
@@ -112,6 +122,7 @@ struct OpHook::State {
       const auto op = dispatcher.findSchema(name);
       if (!op) continue;
       for (const c10::DispatchKey key : keys) wrap(dispatcher, *op, key);
+      wrap_composite(dispatcher, *op);
       if (keys.front() == c10::DispatchKey::CPU) wrap_outputs(dispatcher, *op);
     }
   }
@@ -133,6 +144,24 @@ struct OpHook::State {
         typed ? *std::move(typed)
               : c10::KernelFunction::makeFromBoxedFunctor(
                     std::make_unique<HookedKernel>(std::move(info), own)));
+    done.insert(std::move(mark));
+  }
+
+  void wrap_composite(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op) {
+    constexpr auto kComposite = c10::DispatchKey::CompositeImplicitAutograd;
+    const c10::DispatchKey key = keys.front();
+    if (is_of_pytorch(op) || !only_composite(op, key) || !op.hasKernelForDispatchKey(kComposite)) {
+      return;
+    }
+    std::string mark = c10::toString(op.operator_name()) + "@composite";
+    if (done.contains(mark)) return;
+    OpInfo info = describe(op, key);
+    if (info.arguments.empty()) return;
+    info.may_go_unseen = true;
+    const auto own = op.getComputedKernelForDispatchKey(key);
+    put(dispatcher, op, kComposite,
+        c10::KernelFunction::makeFromBoxedFunctor(
+            std::make_unique<HookedKernel>(std::move(info), own)));
     done.insert(std::move(mark));
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/errors.h"
@@ -13,6 +14,7 @@
 #include "adapters/torch/hook/retry.h"
 #include "adapters/torch/hook/trial.h"
 #include "adapters/torch/hook/unboxed_call.h"
+#include "adapters/torch/hook/unseen_nodes.h"
 #include "adapters/torch/operators/numerics.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/slices/in_slices.h"
@@ -207,6 +209,28 @@ void track(ThreadState& state, std::span<const StorageUse> made) {
   }
 }
 
+/// Calls a kernel that is not PyTorch's own. What its backward pass may use unseen, it keeps.
+void call_unseen(ThreadState& state, const c10::SafeKernelFunction& kernel,
+                 const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+                 std::size_t base) {
+  const std::uint64_t nodes = nodes_so_far();
+  const std::vector<c10::IValue> arguments(stack.begin() + static_cast<std::ptrdiff_t>(base),
+                                           stack.end());
+  kernel.callBoxed(op, keys, &stack);
+  const std::span results = std::span(stack).subspan(base);
+  if (!made_unseen_nodes(results, nodes)) return;
+  StorageUses storages;
+  for (const auto& values :
+       {std::span<const c10::IValue>(arguments), std::span<const c10::IValue>(results)}) {
+    for (const c10::IValue& value : values) {
+      collect_storages(value, /*writes=*/true, /*inside=*/true, storages);
+    }
+  }
+  Pins pins;
+  pins.add(state, storages);
+  pins.keep();
+}
+
 // Apart, and not inlined: GCC 12 merges the two paths' clean-up into one that is wrong for
 // exceptions out of nested operators.
 [[gnu::noinline]] void run_nested(ThreadState& state, const OpInfo& info,
@@ -215,7 +239,11 @@ void track(ThreadState& state, std::span<const StorageUse> made) {
                                   c10::Stack& stack) {
   const Depth depth(state, info);
   pin_nested(state, info, stack);
-  kernel.callBoxed(op, keys, &stack);
+  if (info.may_go_unseen) {
+    call_unseen(state, kernel, op, keys, stack, stack.size() - info.argument_count);
+  } else {
+    kernel.callBoxed(op, keys, &stack);
+  }
 }
 
 /// All that it touches is on the device at once. What it has made and is not tracked yet.
@@ -238,6 +266,9 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
     call_with_retry(state, info, kernel, op, keys, stack);
   } else if (info.makes_once && may_be_short) {
     call_once(state, info, kernel, op, keys, stack);
+  } else if (info.may_go_unseen) {
+    const Kernel running(state, info);
+    call_unseen(state, kernel, op, keys, stack, base);
   } else {
     const Kernel running(state, info);
     kernel.callBoxed(op, keys, &stack);

@@ -137,6 +137,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});
   info.ends_alone = trusted;
   info.goes_on = is_collective(info.name);
+  info.may_go_unseen = info.name == "lms_extension::call";
   bool writes_any = !trusted;
   for (std::uint32_t i = 0; i < info.argument_count; ++i) {
     const auto& argument = schema.arguments()[i];

@@ -67,6 +67,8 @@ struct OpInfo {
   /// Its results are complete when it returns. (Those of a factory may still be filled through raw
   /// pointers.)
   bool completes_results = false;
+  /// Not PyTorch's own, it may work through addresses in its backward pass, too, unheard of.
+  bool may_go_unseen = false;
   bool has_outputs = false;  ///< tensors of `out=`, which it may give other memory
   std::uint64_t key = 0;     ///< of the operator, the same in every process
   /// Its kernel is one of several, which take more or less memory beside the results (cuDNN's).

@@ -1,0 +1,188 @@
+"""Functions of C++ extensions that take tensors by pybind11: each call is an operator.
+
+PyTorch does not see them, and they use ``data_ptr()`` in C++: they would read over the bus what is
+away, find nothing where a tensor was dropped, and lose what they write to a clean block. So while
+LMS is on, a call runs within an operator of ours that takes its tensors, and counts as a writer of
+all. What the hook does for operators it does for them: blocks are there and stay meanwhile, streams
+are waited for, steps and plans know of it.
+
+An extension is a module in a shared library, not PyTorch's own, that uses PyTorch's conversion of
+Python's tensors. Its functions, and the methods of its classes, are replaced as others are
+(``_patches.py``), also where a module has them by ``from extension import function``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from . import _elf
+from ._patches import Patches
+
+# What a library is linked to, or uses, that takes or returns Python's tensors.
+_MARKS = (b"libtorch_python", b"THPVariable", b"type_casterIN2at6Tensor")
+_OWN = ("torch", "functorch", "torch_lms")
+# By names, as those of pybind11's and Cython's types have no other way.
+_FUNCTIONS = ("builtin_function_or_method", "cython_function_or_method")
+_METHODS = (*_FUNCTIONS, "instancemethod", "method_descriptor")
+
+_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+
+class _Thread(threading.local):
+    """The call that a thread's next operator of ours is to run."""
+
+    call: Callable[[], list[torch.Tensor]] | None = None
+
+
+_thread = _Thread()
+_library: torch.library.Library | None = None  # it would take the operator with it
+
+
+def _kernel(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    call, _thread.call = _thread.call, None
+    if call is None:
+        raise RuntimeError("lms_extension::call is called by LMS alone")
+    return call()
+
+
+@functools.cache
+def _operator() -> Any:
+    global _library
+    _library = torch.library.Library("lms_extension", "DEF")  # noqa: TOR901
+    _library.define("call(Tensor(a!)[] tensors) -> Tensor[]")
+    for key in ("CPU", "CUDA"):
+        _library.impl("call", _kernel, key)
+    return torch.ops.lms_extension.call.default
+
+
+def _tensors(
+    values: Iterable[Any], has_bytes: Callable[[torch.Tensor], bool]
+) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if has_bytes(value):
+                yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value, has_bytes)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values(), has_bytes)
+
+
+def _as_operator(
+    patches: Patches,
+    has_bytes: Callable[[torch.Tensor], bool],
+    tracing: Callable[[], bool],
+    original: Any,
+) -> Any:
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not patches.active or tracing():
+            return original(*args, **kwargs)
+        tensors = [*_tensors(args, has_bytes), *_tensors(kwargs.values(), has_bytes)]
+        if not tensors:
+            return original(*args, **kwargs)
+        results: list[Any] = []
+
+        def call() -> list[torch.Tensor]:
+            results.append(original(*args, **kwargs))
+            return list(_tensors(results, has_bytes))
+
+        _thread.call = call
+        try:
+            with torch._C.DisableTorchFunction():
+                on_gpu = any(tensor.is_cuda for tensor in tensors)
+            _operator().redispatch(_CUDA if on_gpu else _CPU, tensors)
+        finally:
+            _thread.call = None
+        return results[0]
+
+    return wrapper
+
+
+def _takes_tensors(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith((*EXTENSION_SUFFIXES, ".so")):
+        return False
+    if module.__name__.partition(".")[0] in _OWN:
+        return False
+    names = _elf.names(file)
+    return any(mark in names for mark in _MARKS)
+
+
+def _callables(module: ModuleType) -> Iterator[tuple[Any, str]]:
+    """A module's functions, its classes' methods, and those of modules within."""
+    for name, value in list(vars(module).items()):
+        if type(value).__name__ in _FUNCTIONS:
+            yield module, name
+        elif isinstance(value, type) and value.__module__ == module.__name__:
+            for method, kind in list(vars(value).items()):
+                inner = kind.__func__ if isinstance(kind, staticmethod) else kind
+                special = method.startswith("__") and method not in ("__init__", "__call__")
+                if type(inner).__name__ in _METHODS and not special:
+                    yield value, method
+        elif isinstance(value, ModuleType) and value.__name__.startswith(module.__name__ + "."):
+            yield from _callables(value)
+
+
+def _wrap(patches: Patches, make: Callable[[Any], Any], module: ModuleType) -> dict[int, Any]:
+    """Replaces what a module has; returns the wrappers of its functions by the originals' ids."""
+    made: dict[int, Any] = {}
+    for owner, name in _callables(module):
+        static = isinstance(vars(owner)[name], staticmethod)
+
+        def wrapped(original: Any, static: bool = static) -> Any:
+            wrapper = make(original)
+            made[id(original)] = wrapper
+            return staticmethod(wrapper) if static else wrapper
+
+        try:
+            patches.replace(owner, name, wrapped)
+        except TypeError:
+            pass  # a class that cannot be changed
+    return made
+
+
+def _wrap_names(patches: Patches, made: dict[int, Any]) -> None:
+    """Replaces functions where modules have them under names of their own."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict):
+            continue
+        for name, value in list(names.items()):
+            wrapper = made.get(id(value))
+            if wrapper is not None and value is wrapper.__wrapped__:
+                patches.replace_item(names, name, wrapper)
+
+
+def patch(
+    patches: Patches, has_bytes: Callable[[torch.Tensor], bool], tracing: Callable[[], bool]
+) -> None:
+    """Wraps the extensions that are loaded, and others as they come."""
+    _operator()
+    make = functools.partial(_as_operator, patches, has_bytes, tracing)
+    made: dict[int, Any] = {}
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and _takes_tensors(module):
+            made |= _wrap(patches, make, module)
+    if made:
+        _wrap_names(patches, made)
+
+    def make_exec(original: Any) -> Any:
+        @functools.wraps(original)
+        def exec_module(self: Any, module: ModuleType) -> None:
+            original(self, module)
+            if patches.active and _takes_tensors(module):
+                _wrap(patches, make, module)
+
+        return exec_module
+
+    patches.replace(ExtensionFileLoader, "exec_module", make_exec)

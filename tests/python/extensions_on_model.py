@@ -1,0 +1,102 @@
+"""An extension that works on CUDA tensors through ``data_ptr()``.
+
+``test_api_extensions_cuda.py`` runs it on the model of CUDA, which copies but does not compute, and
+on a machine with one on a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import extension
+import torch
+
+import torch_lms
+
+MIB = 1 << 20
+N, COUNT = 3 * MIB, 12  # 12 MiB each
+
+
+def full(value: float) -> torch.Tensor:
+    return torch.full((N,), float(value)).to("cuda")
+
+
+def is_all(tensor: torch.Tensor, value: float) -> bool:
+    return bool((tensor.cpu() == value).all())
+
+
+def clean_blocks_are_written(raw: ModuleType) -> None:
+    """Its copy below is older than what it then has."""
+    with torch_lms.managed(limit="64MiB", device="cuda", plan="off"):
+        tensors = [full(i) for i in range(COUNT)]
+        for repeat in range(3):
+            for i, tensor in enumerate(tensors):
+                assert is_all(tensor, i + repeat)  # it has come back, and is clean
+                raw.copy(tensor, full(i + repeat + 1))
+        raw.copy_all([tensors[:2], [full(-1), full(-2)]])
+        torch_lms.reclaim_inactive()
+        assert is_all(tensors[0], -1) and is_all(tensors[1], -2)
+        assert torch_lms.memory_stats("cuda")["kept.bytes.current"] == 0
+
+
+def results_are_seen(raw: ModuleType, stress: bool | str) -> None:
+    with torch_lms.managed(limit="1GiB", min_block=1, device="cuda", plan="off", stress=stress):
+        x = full(2) * 3
+        made = raw.duplicate(x)
+        assert is_all(made, 6) and torch.ops.lms.state(made) != "resident"
+        holder = raw.Holder(made)
+        y = full(1) + 1
+        holder.write(y)
+        assert is_all(y, 6) and is_all(raw.inner.duplicate(y + 1), 7)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            raw.copy(y, raw.duplicate(x + 1))
+        torch.cuda.current_stream().wait_stream(side)
+        assert is_all(y, 7)
+
+
+def steps_are_planned(raw: ModuleType) -> None:
+    """An optimizer of the extension's own."""
+
+    def train() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        weights = [torch.randn(1024, 1024, device="cuda") for _ in range(8)]
+        for weight in weights:
+            weight.requires_grad_()
+        for _ in range(14):
+            x = torch.ones(1024, 1024, device="cuda")
+            for weight in weights:
+                x = torch.sin(x * weight) + 0.1
+            x.sum().backward()
+            with torch.no_grad():
+                raw.copy_all([weights, [w - 1e-3 * w.grad for w in weights]])
+            for weight in weights:
+                weight.grad = None
+        return [weight.detach().cpu() for weight in weights]
+
+    plain = train()
+    with torch_lms.managed(limit="112MiB", device="cuda", plan="now", plan_seconds=1):
+        ours = train()
+        stats = torch_lms.memory_stats("cuda")
+    assert all(torch.equal(a, b) for a, b in zip(plain, ours, strict=True))
+    assert stats["plan.steps"] > 0 and stats["evictions"] > 0, stats
+
+
+def main(on_model: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        raw = extension.load(extension.build(Path(folder), "lms_test_raw_cuda", cuda=True))
+        sys.modules["lms_test_raw_cuda"] = raw
+        clean_blocks_are_written(raw)
+        if on_model:
+            return
+        for stress in (True, "drop"):
+            results_are_seen(raw, stress)
+        steps_are_planned(raw)
+
+
+if __name__ == "__main__":
+    main(on_model=True)
