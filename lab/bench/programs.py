@@ -5,7 +5,8 @@
 
 Each program runs plainly, twice, since only what repeats can be compared; then under LMS
   drawn     at a limit drawn at random between 30 and 80 % of its peak,
-  smallest  from a twentieth of its peak on at the limits that LMS's errors name, until it runs.
+  smallest  from a twentieth of its peak on at the limits that LMS's errors name, until it runs,
+  half      at half of its peak (not by default), to be timed: with many ``--steps``.
 The limit is enforced by the allocator's memory fraction, too. Programs run in processes of their
 own, ``--jobs`` at once: then their times say nothing.
 """
@@ -38,7 +39,7 @@ from bench.records import Record
 from bench.setting import Setting
 from bench.steps import StepOptions, package
 
-MODES = ("drawn", "smallest")
+MODES = ("drawn", "smallest", "half")
 COMPARED = 8
 LEAST, MOST = 0.3, 0.8
 _SMALL, _MOST_LIMITS = 1 / 20, 12
@@ -124,8 +125,9 @@ def _at(
             run.iterate(COMPARED)
             row["same_bits"] = run.bits() == plain.bits()
             run.iterate(steps)
-            half = run.ms[-max(1, steps // 2) :]
-            row["ms"] = statistics.fmean(half) if steps else None
+            half = -max(1, steps // 2)
+            row["ms"] = statistics.fmean(run.ms[half:]) if steps else None
+            row["plain_ms"] = statistics.fmean(plain.ms[half:])  # of the same batches
             row["ms_all"] = run.ms
         except torch.OutOfMemoryError as error:
             row["error"] = str(error)
@@ -161,6 +163,9 @@ def work(given: argparse.Namespace) -> Record:
         part = random.Random(f"{given.seed} {name}").uniform(LEAST, MOST)
         row["drawn"] = _at(name, where, int(peak * part), given.steps, given.plan_seconds, plain)
         row["drawn"]["part"] = part
+    if "half" in given.modes:
+        row["half"] = _at(name, where, peak // 2, given.steps, given.plan_seconds, plain)
+        row["half"]["part"] = 0.5
     if "smallest" in given.modes:
         limit, tries = max(int(peak * _SMALL), 1 << 16), []
         while len(tries) < _MOST_LIMITS:
@@ -193,7 +198,7 @@ def _line(row: Record) -> str:
             said = "same bits" if at["same_bits"] else "OTHER BITS"
         if at.get("ms"):
             planned = at["stats"].get("plan.steps", 0)
-            said += f", {at['ms'] / plain['ms'] - 1:+.0%}, {planned} steps planned"
+            said += f", {at['ms'] / at['plain_ms'] - 1:+.0%}, {planned} steps planned"
         parts.append(f"| {mode} {at['part']:.0%}: {said}")
     return " ".join(parts)
 
@@ -224,7 +229,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(PROGRAMS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES[:2])
     parser.add_argument("--jobs", type=int, default=1, help="programs at once")
     parser.add_argument("--steps", type=int, default=24, help="beyond those that are compared")
     parser.add_argument("--seed", type=int, default=1, help="of the limits that are drawn")

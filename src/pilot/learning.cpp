@@ -29,17 +29,27 @@ bool repeats(const StepShape& whole, const StepShape& part) {
 }
 
 /// Two, three or four rounds of the same operators: steps of different sizes that came in the same
-/// order twice, perhaps.
-bool is_several(const StepShape& shape) {
-  const auto& operators = shape.operators;
-  const auto repeats_after = [&](std::size_t lag) {
-    return std::equal(operators.begin() + static_cast<std::ptrdiff_t>(lag), operators.end(),
-                      operators.begin(),
-                      [](const auto& a, const auto& b) { return a.key == b.key; });
-  };
-  return std::ranges::any_of(std::array{2U, 3U, 4U}, [&](std::size_t rounds) {
-    return operators.size() % rounds == 0 && repeats_after(operators.size() / rounds);
+/// order twice, perhaps. `key`: of an operator.
+template <typename Key>
+bool is_several(std::uint64_t operators, Key key) {
+  return std::ranges::any_of(std::array{2U, 3U, 4U}, [&](std::uint64_t rounds) {
+    const std::uint64_t lag = operators / rounds;
+    if (operators % rounds != 0) return false;
+    for (std::uint64_t i = lag; i < operators; ++i) {
+      if (key(i) != key(i - lag)) return false;
+    }
+    return true;
   });
+}
+
+bool is_several(const StepShape& shape) {
+  return is_several(shape.operators.size(),
+                    [&](std::uint64_t i) { return shape.operators[i].key; });
+}
+
+bool is_several(StepLog& log, StepLog::Span span) {
+  return is_several(span.end - span.begin,
+                    [&](std::uint64_t i) { return log.at(span.begin + i).key; });
 }
 
 }  // namespace
@@ -270,13 +280,21 @@ void Pilot::get_to_know(Script& script) {
   const auto sibling = std::ranges::find_if(
       scripts_, [&](const auto& known) { return same_form(known->shape, script.shape); });
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
+  detours_.know(script.size());
 }
 
 void Pilot::look_for_new() {
   if (scripts_.size() >= kMostScripts) return;
   auto span = operators_ < look_again_ ? std::nullopt : log_.repeated_step();
-  const Walk::Sizes sizes = span ? Walk::Sizes::kEqual : Walk::Sizes::kAny;
-  if (!span && operators_ >= look_again_for_form_) span = log_.repeated_form();
+  Walk::Sizes sizes = Walk::Sizes::kEqual;
+  if (operators_ >= look_again_for_form_ && (!span || is_several(log_, *span))) {
+    // Steps of other sizes that have come in the same order twice are better known one by one.
+    const auto form = log_.repeated_form();
+    if (form && (!span || form->end - form->begin < span->end - span->begin)) {
+      span = form;
+      sizes = Walk::Sizes::kAny;
+    }
+  }
   if (!span) return look_roughly();
   auto script = std::make_shared<Script>();
   script->shape = make_shape(log_, *span);
@@ -307,7 +325,7 @@ void Pilot::look_for_new() {
   }
   get_to_know(*script);
   // What has come twice is a step, though what comes now is already another, or on a detour.
-  const bool lasts = options_.detours && !is_known && sizes == Walk::Sizes::kEqual;
+  const bool lasts = detours_.open() && !is_known && sizes == Walk::Sizes::kEqual;
   if (!rejoin(script, span->end, sizes) && (!lasts || is_several(script->shape))) return;
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
@@ -320,14 +338,15 @@ void Pilot::look_for_new() {
 /// Where no step is known, nor has come twice: one that is much like the one before it.
 void Pilot::look_roughly() {
   constexpr std::uint64_t kOften = 4;  // the log has grown by one part of so many since last time
-  if (!options_.detours || !scripts_.empty() || operators_ < look_roughly_) return;
+  if (!detours_.usable() || !scripts_.empty() || operators_ < look_roughly_) return;
   look_roughly_ = operators_ + std::max((log_.end() - log_.first()) / kOften, 4 * kPause);
-  const auto rough = find_rough_step(log_);
+  const auto rough = find_rough_step(log_, detours_.least_steps());
   if (!rough) return;
   auto shape = make_shape(log_, *rough);
   if (!shape || is_several(*shape)) return;
   if (bytes_needed(*shape) < options_.limit / 4 * 3) return;
   learn_apart(std::move(*shape));
+  detours_.open_for_rough_step();
 }
 
 /// True if a block that every step uses is no more.

@@ -11,7 +11,7 @@ namespace lms {
 void Pilot::leave() {
   constexpr std::size_t kLeast = 32;  // operators of a script that are worth the search
   const bool may_come_back =
-      options_.detours && operators_ >= straight_until_ && script_->size() >= kLeast;
+      detours_.open() && operators_ >= straight_until_ && script_->size() >= kLeast;
   const Detour::Left left = {script_, walk_->position(), joined_, operators_,
                              mode_ == Mode::kFollowing};
   std::optional<Walk> walk;
@@ -34,7 +34,7 @@ void Pilot::give_up(const Detour::Left& left) {
   // A loop that is part of a step ends where its next round would begin.
   constexpr std::size_t kBeginning = 16;
   const bool at_beginning = left.position <= left.script->size() / kBeginning;
-  if (at_beginning || !options_.detours) shun_if_part(*left.script, left.joined, left.operators);
+  if (at_beginning || !detours_.open()) shun_if_part(*left.script, left.joined, left.operators);
   if (left.followed && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + difference_ +
                 "; going on without a plan until this loop is known");

@@ -38,6 +38,7 @@ void Pilot::start(const Options& options) {
   now_ = {};
   remaking_.clear();
   end_due_ = false;
+  detours_.start(options.detours);
   detour_.reset();
   due_.reset();
   left_out_from_.reset();
@@ -275,6 +276,7 @@ void Pilot::end_operator() {
     const Guard guard(mutex_);
     if (!now_.running) return;
     now_.running = false;
+    if (idle(job_)) detours_.count(mode_ == Mode::kFollowing);
     if (walking()) {
       if (timing_) note_lap(walk_->position());
       const bool last = walk_->position() + 1 == script_->size();

@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "foresight/outlook.h"
 #include "pilot/detour.h"
+#include "pilot/detour_gate.h"
 #include "pilot/host_clock.h"
 #include "pilot/plan_cache.h"
 #include "pilot/script.h"
@@ -132,7 +133,8 @@ class Pilot {
     Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
     bool in_foreground = false;  ///< plan while the step waits (tests)
     bool defer_updates = false;  ///< the device can
-    bool detours = false;        ///< a step may leave its plan and come back (on trial)
+    /// A step may leave its plan and come back.
+    DetourGate::Rule detours = DetourGate::Rule::kWhenNeeded;
     SearchOptions search;
     std::string plan_cache;  ///< folder of plans for the next start (PlanCache); empty: none
   };
@@ -399,6 +401,7 @@ class Pilot {
   int settle_after_ = 0;        ///< steps for which strays are left alone
   bool end_due_ = false;        ///< the step has ended; the plan's last directives are still to do
   std::shared_ptr<Job> due_;    ///< to be launched: a step has ended on a detour
+  DetourGate detours_;
   std::optional<Detour> detour_;              ///< while learning: walk_ may go on
   std::optional<std::size_t> left_out_from_;  ///< operators of the script whose orders are due
   std::uint64_t straight_until_ = 0;          ///< operators_ until which no detour is tried

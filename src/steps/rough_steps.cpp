@@ -14,14 +14,12 @@ constexpr std::uint64_t kWindow = 12;
 constexpr Bytes kLow = 16;
 /// By this part more than least in a valley is as good as least.
 constexpr Bytes kBottom = 64;
-/// So many times, and in most such places, the same operators must have followed.
-constexpr int kLeast = 4;
 /// Operators, of both steps together, that may differ: one of so many, and this many at most.
 constexpr std::size_t kDifferent = 3;
 constexpr std::size_t kMostDifferent = 1024;
 
-/// Where the same operators follow, of the places where little is alive.
-std::vector<std::uint64_t> beginnings(const StepLog& log) {
+/// Where the same operators follow so often, and in half of the places where little is alive.
+std::vector<std::uint64_t> beginnings(const StepLog& log, int least_often) {
   // The first steps are others: optimizers make their state.
   const std::uint64_t first = log.first_whole() + 1 + (log.end() - log.first_whole()) / 4;
   if (first + 2 * kWindow > log.end()) return {};
@@ -70,7 +68,7 @@ std::vector<std::uint64_t> beginnings(const StepLog& log) {
   end_valley();
   const Place* best = nullptr;
   for (const auto& [hash, place] : places) {
-    if (place.valleys < kLeast || place.valleys * 4 < valleys * 3) continue;
+    if (place.valleys < least_often || place.valleys * 2 < valleys) continue;
     const bool better = best == nullptr || place.live < best->live ||
                         (place.live == best->live && place.at.front() < best->at.front());
     if (better) best = &place;
@@ -153,8 +151,8 @@ std::optional<std::vector<std::int64_t>> same_of(const std::vector<std::uint64_t
 
 }  // namespace
 
-std::optional<RoughStep> find_rough_step(const StepLog& log) {
-  const std::vector<std::uint64_t> begin = beginnings(log);
+std::optional<RoughStep> find_rough_step(const StepLog& log, int least) {
+  const std::vector<std::uint64_t> begin = beginnings(log, least);
   constexpr std::size_t kTries = 4;
   std::optional<RoughStep> best;
   for (std::size_t i = begin.size(); i-- > 2 && begin.size() - i <= kTries;) {

@@ -16,7 +16,7 @@ class LayersLoop : public Loop {
     parts = 6;
     alike = true;
     pilot.start(
-        {.limit = limit, .in_foreground = true, .detours = true, .search = {.rounds = 200}});
+        {.limit = limit, .in_foreground = true, .detours = DetourGate::Rule::kOpen, .search = {.rounds = 200}});
     pilot.wake();
   }
   /// Steps over all layers, until they are planned.

@@ -25,6 +25,9 @@ def build(folder: Path, name: str, cuda: bool) -> Path:
     libraries = ["c10", "torch", "torch_cpu", "torch_python"]
     if cuda:
         command += ["-DLMS_TEST_CUDA"]
+        # The toolkit's, if there is one: a wheel may have but a part.
+        if cpp_extension.CUDA_HOME:
+            folders += [f"{cpp_extension.CUDA_HOME}/include"]
         folders += [str(path) for path in torch_folder.parent.glob("nvidia/cu*/include")]
         libraries += ["c10_cuda"]
     command += [f"-I{path}" for path in folders]

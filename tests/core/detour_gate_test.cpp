@@ -1,0 +1,87 @@
+#include "pilot/detour_gate.h"
+
+#include <gtest/gtest.h>
+
+namespace lms {
+namespace {
+
+using Rule = DetourGate::Rule;
+
+/// Counts `steps` of a hundred operators, of which `planned` follow a plan.
+void count(DetourGate& gate, int steps, int planned) {
+  for (int step = 0; step < steps; ++step) {
+    for (int i = 0; i < 100; ++i) gate.count(i < planned);
+  }
+}
+
+DetourGate known(Rule rule) {
+  DetourGate gate;
+  gate.start(rule);
+  gate.know(100);
+  return gate;
+}
+
+TEST(DetourGate, OpensWhereMostRunsUnderNoPlan) {
+  DetourGate gate = known(Rule::kWhenNeeded);
+  count(gate, 11, 0);
+  EXPECT_FALSE(gate.open());
+  count(gate, 2, 0);
+  EXPECT_TRUE(gate.open());
+}
+
+TEST(DetourGate, StaysClosedWhereStepsArePlanned) {
+  DetourGate gate = known(Rule::kWhenNeeded);
+  count(gate, 10, 0);
+  count(gate, 100, 95);
+  EXPECT_FALSE(gate.open());
+  count(gate, 24, 80);
+  EXPECT_TRUE(gate.open());
+}
+
+TEST(DetourGate, WaitsWhileStepsAreLearnt) {
+  DetourGate gate = known(Rule::kWhenNeeded);
+  for (int i = 0; i < 8; ++i) {
+    count(gate, 5, 0);
+    gate.know(100);
+  }
+  EXPECT_FALSE(gate.open());
+}
+
+TEST(DetourGate, ClosesForGoodIfItIsOfNoUse) {
+  DetourGate gate = known(Rule::kWhenNeeded);
+  count(gate, 30, 50);
+  ASSERT_TRUE(gate.open());
+  count(gate, 30, 50);
+  EXPECT_FALSE(gate.open());
+  EXPECT_FALSE(gate.usable());
+  count(gate, 100, 0);
+  EXPECT_FALSE(gate.open());
+}
+
+TEST(DetourGate, StaysOpenIfMoreIsPlanned) {
+  DetourGate gate = known(Rule::kWhenNeeded);
+  count(gate, 30, 50);
+  count(gate, 200, 60);
+  EXPECT_TRUE(gate.open());
+}
+
+TEST(DetourGate, TheOthersNeverChange) {
+  DetourGate closed = known(Rule::kClosed);
+  DetourGate open = known(Rule::kOpen);
+  count(closed, 100, 0);
+  count(open, 100, 0);
+  closed.open_for_rough_step();
+  EXPECT_FALSE(closed.open());
+  EXPECT_TRUE(open.open());
+}
+
+TEST(DetourGate, OpensForAStepThatIsKnownRoughly) {
+  DetourGate gate;
+  gate.start(Rule::kWhenNeeded);
+  EXPECT_TRUE(gate.usable());
+  gate.open_for_rough_step();
+  EXPECT_TRUE(gate.open());
+}
+
+}  // namespace
+}  // namespace lms
