@@ -23,9 +23,9 @@ struct RoughStep {
 /// alike in most. They begin where few bytes are alive and the same operators follow time and
 /// again. Operators are the same if they are of one kind and use the same of what is there in both
 /// steps (E. W. Myers, An O(ND) Difference Algorithm and Its Variations, 1986). Nothing, if there
-/// are none. `least`: so many steps must have begun alike. Cost: linear in the log, and quadratic in the number of operators that differ.
-[[nodiscard]] std::optional<RoughStep> find_rough_step(const StepLog& log,
-                                                       int least = 4);
+/// are none. `least`: so many steps must have begun alike. Cost: linear in the log, and quadratic
+/// in the number of operators that differ.
+[[nodiscard]] std::optional<RoughStep> find_rough_step(const StepLog& log, int least = 4);
 
 /// The shape of it. What was there before, dies in the step and is made in it again is carried
 /// over; what only dies is no part of the step.

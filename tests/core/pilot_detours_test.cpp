@@ -15,8 +15,10 @@ class LayersLoop : public Loop {
   explicit LayersLoop(Bytes limit = 26 * kBytes, int layers = kLayers) : Loop(limit, layers) {
     parts = 6;
     alike = true;
-    pilot.start(
-        {.limit = limit, .in_foreground = true, .detours = DetourGate::Rule::kOpen, .search = {.rounds = 200}});
+    pilot.start({.limit = limit,
+                 .in_foreground = true,
+                 .detours = DetourGate::Rule::kOpen,
+                 .search = {.rounds = 200}});
     pilot.wake();
   }
   /// Steps over all layers, until they are planned.
