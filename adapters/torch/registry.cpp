@@ -304,6 +304,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["plan.refined"] = plan.refined;
   stats["plan.steps"] = plan.steps;
   stats["plan.divergences"] = plan.divergences;
+  stats["plan.detours"] = plan.detours;
   stats["plan.refused"] = plan.refused;
   stats["plan.failed"] = plan.failed;
   stats["plan.predicted_us"] = static_cast<std::int64_t>(plan.predicted_ms * 1e3);

@@ -77,6 +77,7 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("plan.steps", "steps carried out under a plan", title="steps run under a plan"),
     Statistic("plan.divergences", "steps that turned out to be others than planned",
               title="steps that left their plan"),
+    Statistic("plan.detours", "times that one left its plan and came back to it"),
     Statistic("plan.refused", "planned drops of blocks that nobody knows how to compute"),
     Statistic("plan.failed", "planned computations that failed, and were done later"),
     Statistic("plan.predicted_us", "how long a step takes under the plan last followed", "us"),
