@@ -88,6 +88,8 @@ def _plan(now: Situation) -> Iterator[str]:
         yield f"Now: {now.state}."
     if stats["plan.divergences"]:
         yield f"{stats['plan.divergences']} steps turned out to be others than planned."
+    if stats["plan.detours"]:
+        yield f"{stats['plan.detours']} times a step left its plan for a while, and came back."
 
 
 def _memory(now: Situation) -> Iterator[str]:

@@ -10,9 +10,10 @@ from on_model import run_on_model
 @pytest.mark.slow
 def test_on_the_model() -> None:
     """What such a function wrote to a clean block was lost when it left."""
-    run_on_model("extensions_on_model.py", costless=False)
+    run_on_model("extensions_on_model.py", "bytes", costless=False)
+    run_on_model("extensions_on_model.py", "plans")
 
 
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
-    extensions_on_model.main(on_model=False)
+    extensions_on_model.main()
