@@ -80,6 +80,7 @@ void Pilot::differs() {
   difference_ = walk_->why();
   for (const auto& other : scripts_) {
     if (other == script_ || other->form == script_->form) continue;
+    if (operators_ < other->shunned_until) continue;
     auto changed = walk_->change_to(*other);
     if (!changed) continue;
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;

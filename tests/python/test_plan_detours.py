@@ -1,4 +1,4 @@
-"""Loops none of whose steps is like another: they follow plans, with the bits of a plain run."""
+"""Loops none of whose steps, or parts, is like another follow plans, with a plain run's bits."""
 
 from __future__ import annotations
 
@@ -83,6 +83,18 @@ def micro_batches(steps: int) -> Iterator[Tensor]:
         yield loss
 
 
+def four_micro_batches(steps: int) -> Iterator[Tensor]:
+    """Each looks like a step, and the first unlike the others."""
+    training = Training(6, 4)
+    for _ in range(steps):
+        loss = torch.zeros(())
+        for _ in range(4):
+            loss += training.backward()
+        nn.utils.clip_grad_norm_(training.model.parameters(), 1.0)
+        training.update()
+        yield loss
+
+
 def samples(steps: int) -> Iterator[Tensor]:
     """Some words are drawn from the model before each step."""
     training = Training(6, 5)
@@ -115,6 +127,9 @@ def line_search(steps: int) -> Iterator[Tensor]:
         yield optimizer.step(closure).detach()
 
 
+LOOPS = [random_depth, micro_batches, four_micro_batches, samples, line_search]
+
+
 def run(loop: Callable[[int], Iterator[Tensor]], steps: int) -> tuple[list[float], list[bool]]:
     """The losses, and which of the steps followed a plan."""
     torch.manual_seed(0)
@@ -127,7 +142,7 @@ def run(loop: Callable[[int], Iterator[Tensor]], steps: int) -> tuple[list[float
     return losses, planned
 
 
-@pytest.mark.parametrize("loop", [random_depth, micro_batches, samples, line_search])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_follow_plans(loop: Callable[[int], Iterator[Tensor]]) -> None:
     """Nearly all of the last twenty steps."""
     steps = 60

@@ -18,7 +18,7 @@ def build(folder: Path, name: str, cuda: bool) -> Path:
     """Compiles it, and returns the module's file."""
     library = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     torch_folder = Path(torch.__file__).parent
-    command = ["g++", "-std=c++17", "-O0", "-shared", "-fPIC", str(SOURCE), "-o", str(library)]
+    command = ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(SOURCE), "-o", str(library)]
     command += [f"-DTORCH_EXTENSION_NAME={name}"]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     folders = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
