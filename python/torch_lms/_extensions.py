@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ _OWN = ("torch", "functorch", "torch_lms")
 # By names, as those of pybind11's and Cython's types have no other way.
 _FUNCTIONS = ("builtin_function_or_method", "cython_function_or_method")
 _METHODS = (*_FUNCTIONS, "instancemethod", "method_descriptor")
+_SPECIAL = ("__init__", "__call__", "__getitem__", "__setitem__", "__add__", "__iadd__")
+_SPECIAL += ("__sub__", "__isub__", "__mul__", "__imul__", "__matmul__", "__imatmul__")
 
 _CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -96,20 +98,21 @@ def _as_operator(
             results.append(original(*args, **kwargs))
             return list(_tensors(results, has_bytes))
 
-        _thread.call = call
+        before, _thread.call = _thread.call, call
         try:
             with torch._C.DisableTorchFunction():
                 on_gpu = any(tensor.is_cuda for tensor in tensors)
             _operator().redispatch(_CUDA if on_gpu else _CPU, tensors)
         finally:
-            _thread.call = None
+            _thread.call = before
         return results[0]
 
+    wrapper._lms_extension = True  # type: ignore[attr-defined]
     return wrapper
 
 
 def _takes_tensors(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__")  # a lazy module would load what it stands for
     if not isinstance(file, str) or not file.endswith((*EXTENSION_SUFFIXES, ".so")):
         return False
     if module.__name__.partition(".")[0] in _OWN:
@@ -126,7 +129,7 @@ def _callables(module: ModuleType) -> Iterator[tuple[Any, str]]:
         elif isinstance(value, type) and value.__module__ == module.__name__:
             for method, kind in list(vars(value).items()):
                 inner = kind.__func__ if isinstance(kind, staticmethod) else kind
-                special = method.startswith("__") and method not in ("__init__", "__call__")
+                special = method.startswith("__") and method not in _SPECIAL
                 if type(inner).__name__ in _METHODS and not special:
                     yield value, method
         elif isinstance(value, ModuleType) and value.__name__.startswith(module.__name__ + "."):
@@ -158,8 +161,11 @@ def _wrap_names(patches: Patches, made: dict[int, Any]) -> None:
         if not isinstance(names, dict):
             continue
         for name, value in list(names.items()):
-            wrapper = made.get(id(value))
-            if wrapper is not None and value is wrapper.__wrapped__:
+            # It may have been taken from the extension while LMS was on before.
+            ours = type(value) is FunctionType and hasattr(value, "_lms_extension")
+            original = value.__wrapped__ if ours else value
+            wrapper = made.get(id(original))
+            if wrapper is not None and value is not wrapper and original is wrapper.__wrapped__:
                 patches.replace_item(names, name, wrapper)
 
 

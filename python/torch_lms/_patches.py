@@ -7,10 +7,22 @@ import importlib.machinery
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
+from torch._C._dynamo import eval_frame
+
 _MISSING = object()
+
+
+def _leave_alone(wrapper: Any) -> None:
+    """Dynamo does not compile the wrapper's own frame, after a graph break: there it would find,
+    once for all, that it is tracing. It still looks into it from outside."""
+    function = getattr(wrapper, "__func__", wrapper)
+    if isinstance(function, FunctionType):
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
 class Patches:
@@ -34,6 +46,7 @@ class Patches:
             return
         own = vars(owner).get(name, _MISSING)
         new = make(original)
+        _leave_alone(new)
         setattr(owner, name, new)
         self._undo.append((owner, name, new, own))
 

@@ -29,7 +29,7 @@ class DetourGate {
 
   /// A step is known that makes sense with detours alone.
   void open_for_rough_step() {
-    if (usable()) open(0);
+    if (!open_ && usable()) open(0);
   }
 
   /// After so many steps, none of which was like another, they are looked at roughly.

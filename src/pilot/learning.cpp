@@ -54,26 +54,28 @@ bool is_several(StepLog& log, StepLog::Span span) {
 
 }  // namespace
 
-/// `joined`, `left`: operators_ when the walk along it began and ended.
-void Pilot::shun_if_part(const Script& script, std::uint64_t joined, std::uint64_t left) {
-  // A loop that ends after a few rounds, and does so again and again, may be part of a longer step
-  // (micro-steps whose gradients accumulate). Time to see the whole of that step twice. If none is
-  // found, the whole is longer, or there is none and others come between: next time later, and for
-  // longer.
+/// The next walk may begin. A loop that ends after a few rounds, and does so again and again, may
+/// be part of a longer step (micro-steps whose gradients accumulate); after more rounds, if what
+/// comes between changes what it only reads: an evaluation does not. Time to see the whole of that
+/// step twice. If none is found, the whole is longer, or there is none and others come between:
+/// next time later, and for longer.
+void Pilot::settle_parting() {
   constexpr std::uint64_t kFew = 32;
+  constexpr std::uint64_t kMicro = 8;
   constexpr std::uint64_t kRounds = 3;
-  const auto known = std::ranges::find(scripts_, &script, &std::shared_ptr<Script>::get);
-  if (known != scripts_.end() && left - joined < kFew * script.size()) {
-    Script& part = **known;
-    const bool is_part = std::ranges::any_of(
-        scripts_, [&](const auto& other) { return repeats(other->shape, part.shape); });
-    if (++part.ended_early >= part.patience || is_part) {
-      const auto often = static_cast<std::uint64_t>(part.patience) / 2;
-      part.shunned_until = operators_ + kRounds * often * (left - diverged_);
-      part.patience *= 2;
-    }
-  }
-  diverged_ = left;
+  const auto parting = std::exchange(parting_, std::nullopt);
+  if (!parting || !parting->counts) return;
+  Script& part = *parting->script;
+  if (std::ranges::find(scripts_, parting->script) == scripts_.end()) return;
+  if (parting->left - parting->joined >= kFew * part.size()) return;
+  const bool is_part = std::ranges::any_of(
+      scripts_, [&](const auto& other) { return repeats(other->shape, part.shape); });
+  const bool many = parting->left - parting->joined >= kMicro * part.size();
+  if (!is_part && many && !parting->changed) return;
+  if (++part.ended_early < part.patience && !is_part) return;
+  const auto often = static_cast<std::uint64_t>(part.patience) / 2;
+  part.shunned_until = operators_ + kRounds * often * (parting->left - parting->since);
+  part.patience *= 2;
 }
 
 void Pilot::differs() {
@@ -234,6 +236,8 @@ void Pilot::look_for_known() {
       same = log_.at(from + i).key == script->shape.operators[i].key;
     }
     if (!same) continue;
+    settle_parting();
+    if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
     if (rejoin(script, from)) return;
     alike.push_back(script);
@@ -269,6 +273,7 @@ void Pilot::learn_apart(StepShape shape) {
   script->shape = std::move(shape);
   get_to_know(*script);
   scripts_.push_back(std::move(script));
+  detours_.know(scripts_.back()->size());
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
   ++stats_.apart;
 }
@@ -281,7 +286,15 @@ void Pilot::get_to_know(Script& script) {
   const auto sibling = std::ranges::find_if(
       scripts_, [&](const auto& known) { return same_form(known->shape, script.shape); });
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
-  detours_.know(script.size());
+  const Trace& trace = script.shape.trace;
+  std::vector<bool> writes(trace.blocks.size());
+  for (const TraceOperator& op : trace.operators) {
+    for (const TraceBlockId id : op.writes) writes[id] = true;
+  }
+  for (TraceBlockId id = 0; id < trace.blocks.size(); ++id) {
+    if (trace.blocks[id].lasts() && !writes[id]) script.only_read.push_back(script.shape.uids[id]);
+  }
+  std::ranges::sort(script.only_read);
 }
 
 void Pilot::look_for_new() {
@@ -331,6 +344,7 @@ void Pilot::look_for_new() {
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
   } else {
+    detours_.know(script->size());
     scripts_.push_back(std::move(script));
   }
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());

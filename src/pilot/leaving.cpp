@@ -14,6 +14,7 @@ void Pilot::leave() {
       detours_.open() && operators_ >= straight_until_ && script_->size() >= kLeast;
   const Detour::Left left = {script_, walk_->position(), joined_, operators_,
                              mode_ == Mode::kFollowing};
+  parting_ = {script_, joined_, operators_, diverged_};
   std::optional<Walk> walk;
   if (may_come_back) walk = *walk_;
   learn_now();
@@ -34,7 +35,10 @@ void Pilot::give_up(const Detour::Left& left) {
   // A loop that is part of a step ends where its next round would begin.
   constexpr std::size_t kBeginning = 16;
   const bool at_beginning = left.position <= left.script->size() / kBeginning;
-  if (at_beginning || !detours_.open()) shun_if_part(*left.script, left.joined, left.operators);
+  if (parting_ && (at_beginning || !detours_.open())) {
+    parting_->counts = true;
+    diverged_ = left.operators;
+  }
   if (left.followed && said_++ < kMostLines) {
     device_.say("this step is another than the one planned: " + difference_ +
                 "; going on without a plan until this loop is known");
@@ -62,6 +66,7 @@ void Pilot::look_for_way_back() {
   segment_.reset();
   end_due_ = false;
   detour_.reset();
+  parting_.reset();
   log_.clear();
   ++stats_.detours;
   if (back->next) {

@@ -41,6 +41,7 @@ void Pilot::start(const Options& options) {
   detours_.start(options.detours);
   detour_.reset();
   due_.reset();
+  parting_.reset();
   left_out_from_.reset();
   straight_until_ = 0;
   followed_ = 0;
@@ -244,6 +245,9 @@ void Pilot::touch_locked(const Use& use) {
     // Nobody can count on its bytes later.
     if (!walking()) log_.at(log_.end() - 1).repeatable = false;
     return;
+  }
+  if (use.writes && parting_ && !parting_->changed) {
+    parting_->changed = std::ranges::binary_search(parting_->script->only_read, block.uid);
   }
   // As allocators round it: the same block may be heard of by its allocation, or by its use.
   const Bytes bytes = round_up(block.size, kRounding);

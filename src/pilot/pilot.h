@@ -315,7 +315,7 @@ class Pilot {
   template <typename Go>
   void go_along(Go go);
   void differs();
-  void shun_if_part(const Script& script, std::uint64_t joined, std::uint64_t left);
+  void settle_parting();
   void leave();
   void give_up(const Detour::Left& left);
   void give_up_detour();
@@ -393,8 +393,18 @@ class Pilot {
   std::shared_ptr<Script> sized_;          ///< to be planned with the times of that step
   std::uint64_t joined_ = 0;               ///< at which of them walk_ began
   std::uint64_t diverged_ = 0;             ///< at which of them a walk last ended
-  bool timing_ = false;                    ///< the device counts laps
-  HostClock host_;                         ///< watches the host meanwhile
+  /// A walk that has ended, until the next begins.
+  struct Parting {
+    std::shared_ptr<Script> script;
+    std::uint64_t joined = 0;  ///< at which of them it began
+    std::uint64_t left = 0;    ///< and ended
+    std::uint64_t since = 0;   ///< and the one before it had ended
+    bool counts = false;       ///< its step may be a part of a longer one
+    bool changed = false;      ///< somebody has written what it only reads
+  };
+  std::optional<Parting> parting_;
+  bool timing_ = false;         ///< the device counts laps
+  HostClock host_;              ///< watches the host meanwhile
   bool shown_ = false;          ///< the device has been told that a step runs under a plan
   int followed_ = 0;            ///< steps in a row under the plan of script_
   std::int64_t misplaced_ = 0;  ///< what the device has said of them, when strays were last due

@@ -208,3 +208,28 @@ def test_plans_know_of_it(raw: ModuleType) -> None:
         stats = torch_lms.memory_stats("cpu")
         assert all(torch.equal(a, b) for a, b in zip(plain, ours, strict=True))
     assert stats["plan.steps"] > 0 and stats["evictions"] > 0
+
+
+def test_compiled_functions_call_it(raw: ModuleType, stress: bool | str) -> None:
+    """After a graph break the wrapper's own frame is not compiled: it would seem to be traced."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: raw.duplicate(x * 2) + 1, backend="eager")
+    with managed(stress):
+        x = numbers(1) * 1
+        for _ in range(2):
+            assert torch.equal(compiled(x), numbers(2) + 1)
+        assert is_away(x)
+
+
+def test_names_taken_while_it_was_on(raw: ModuleType, stress: bool | str) -> None:
+    user = ModuleType("lms_test_user")
+    sys.modules["lms_test_user"] = user
+    try:
+        with managed(stress):
+            user.duplicate = raw.duplicate  # type: ignore[attr-defined]
+        with managed(stress):
+            x = numbers(3) * 1
+            assert user.duplicate is raw.duplicate
+            assert torch.equal(user.duplicate(x), x) and is_away(x)
+    finally:
+        del sys.modules["lms_test_user"]

@@ -148,6 +148,7 @@ struct OpHook::State {
   }
 
   void wrap_composite(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op) {
+    if (!wraps_composites) return;
     constexpr auto kComposite = c10::DispatchKey::CompositeImplicitAutograd;
     const c10::DispatchKey key = keys.front();
     if (is_of_pytorch(op) || !only_composite(op, key) || !op.hasKernelForDispatchKey(kComposite)) {
@@ -185,6 +186,8 @@ struct OpHook::State {
                                               std::nullopt, nullptr, "LMS (Large Model Support)"));
   }
 
+  /// They are of no device: one hook has them all.
+  bool wraps_composites = false;
   std::vector<c10::DispatchKey> keys;
   std::unordered_set<std::string> done;
   std::vector<c10::KernelFunction> kernels;  ///< second references, see Hooks::retired
@@ -225,6 +228,7 @@ OpHook::OpHook(c10::DeviceType type) : state_(std::make_unique<State>(type)) {
     all.listener.emplace(
         c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   }
+  state_->wraps_composites = all.live.empty();
   state_->wrap_all();
   all.live.push_back(state_.get());
 }
@@ -234,6 +238,10 @@ OpHook::~OpHook() {
   std::lock_guard guard(all.mutex);
   std::erase(all.live, state_.get());
   all.retired.insert(all.retired.end(), state_->kernels.begin(), state_->kernels.end());
+  if (!state_->wraps_composites || all.live.empty()) return;
+  state_->handles.clear();
+  all.live.front()->wraps_composites = true;
+  all.live.front()->wrap_all();
 }
 
 std::vector<std::string> operator_facts(c10::DeviceType type) {

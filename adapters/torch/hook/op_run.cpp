@@ -218,7 +218,8 @@ void call_unseen(ThreadState& state, const c10::SafeKernelFunction& kernel,
                                            stack.end());
   kernel.callBoxed(op, keys, &stack);
   const std::span results = std::span(stack).subspan(base);
-  if (!made_unseen_nodes(results, nodes)) return;
+  // It may have written to what it has taken.
+  if (!made_unseen_nodes(results, nodes) && !made_unseen_nodes(arguments, nodes)) return;
   StorageUses storages;
   for (const auto& values :
        {std::span<const c10::IValue>(arguments), std::span<const c10::IValue>(results)}) {

@@ -38,7 +38,8 @@ bool made_unseen_nodes(std::span<const c10::IValue> results, std::uint64_t so_fa
   std::vector<Node*> nodes;
   for (const c10::IValue& value : results) collect_nodes(value, nodes);
   std::unordered_set<const Node*> seen;
-  while (!nodes.empty() && seen.size() < kMostNodes) {
+  while (!nodes.empty()) {
+    if (seen.size() == kMostNodes) return true;  // for all that is known
     Node* const node = nodes.back();
     nodes.pop_back();
     // That of a leaf has the highest number.

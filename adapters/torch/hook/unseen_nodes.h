@@ -12,7 +12,8 @@ namespace lms::torch {
 
 /// True if a call, before which `so_far` was nodes_so_far(), has made nodes whose backward passes
 /// are C++ of others (torch::autograd::Function): these may use what it has taken and made by
-/// addresses, with no operator of which the hook would hear. `results` are the call's.
+/// addresses, with no operator of which the hook would hear. `results`: what it has returned, or
+/// taken and perhaps written.
 [[nodiscard]] bool made_unseen_nodes(std::span<const c10::IValue> results, std::uint64_t so_far);
 
 }  // namespace lms::torch
