@@ -39,7 +39,8 @@ from bench.records import Record
 from bench.setting import Setting
 from bench.steps import StepOptions, package
 
-MODES = ("drawn", "smallest", "half")
+UNTIMED = ("drawn", "smallest")
+MODES = (*UNTIMED, "half")
 COMPARED = 8
 LEAST, MOST = 0.3, 0.8
 _SMALL, _MOST_LIMITS = 1 / 20, 12
@@ -229,7 +230,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(PROGRAMS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES[:2])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=UNTIMED)
     parser.add_argument("--jobs", type=int, default=1, help="programs at once")
     parser.add_argument("--steps", type=int, default=24, help="beyond those that are compared")
     parser.add_argument("--seed", type=int, default=1, help="of the limits that are drawn")

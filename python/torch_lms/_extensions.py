@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from types import FunctionType, ModuleType
 from typing import Any
@@ -24,12 +24,13 @@ from typing import Any
 import torch
 
 from . import _elf
+from ._launch import nested
 from ._patches import Patches
 
 # What a library is linked to, or uses, that takes or returns Python's tensors.
 _MARKS = (b"libtorch_python", b"THPVariable", b"type_casterIN2at6Tensor")
 _OWN = ("torch", "functorch", "torch_lms")
-# By names, as those of pybind11's and Cython's types have no other way.
+# Names of types: pybind11's and Cython's cannot be imported.
 _FUNCTIONS = ("builtin_function_or_method", "cython_function_or_method")
 _METHODS = (*_FUNCTIONS, "instancemethod", "method_descriptor")
 _SPECIAL = ("__init__", "__call__", "__getitem__", "__setitem__", "__add__", "__iadd__")
@@ -66,19 +67,6 @@ def _operator() -> Any:
     return torch.ops.lms_extension.call.default
 
 
-def _tensors(
-    values: Iterable[Any], has_bytes: Callable[[torch.Tensor], bool]
-) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if has_bytes(value):
-                yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value, has_bytes)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values(), has_bytes)
-
-
 def _as_operator(
     patches: Patches,
     has_bytes: Callable[[torch.Tensor], bool],
@@ -89,14 +77,14 @@ def _as_operator(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not patches.active or tracing():
             return original(*args, **kwargs)
-        tensors = [*_tensors(args, has_bytes), *_tensors(kwargs.values(), has_bytes)]
+        tensors = list(filter(has_bytes, nested((args, kwargs))))
         if not tensors:
             return original(*args, **kwargs)
         results: list[Any] = []
 
         def call() -> list[torch.Tensor]:
             results.append(original(*args, **kwargs))
-            return list(_tensors(results, has_bytes))
+            return list(filter(has_bytes, nested(results)))
 
         before, _thread.call = _thread.call, call
         try:
@@ -109,6 +97,18 @@ def _as_operator(
 
     wrapper._lms_extension = True  # type: ignore[attr-defined]
     return wrapper
+
+
+def _named(method: Any, name: str) -> Any:
+    """Calls a method from a frame of its name whose first argument is the object: so pybind11 knows
+    that this is no override of a virtual function, which it would call in the function's place."""
+
+    def frame(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs)
+
+    code = frame.__code__.replace(co_name=name)
+    named = FunctionType(code, frame.__globals__, name, None, frame.__closure__)
+    return functools.update_wrapper(named, method)
 
 
 def _takes_tensors(module: ModuleType) -> bool:
@@ -140,12 +140,13 @@ def _wrap(patches: Patches, make: Callable[[Any], Any], module: ModuleType) -> d
     """Replaces what a module has; returns the wrappers of its functions by the originals' ids."""
     made: dict[int, Any] = {}
     for owner, name in _callables(module):
-        static = isinstance(vars(owner)[name], staticmethod)
 
-        def wrapped(original: Any, static: bool = static) -> Any:
-            wrapper = make(original)
-            made[id(original)] = wrapper
-            return staticmethod(wrapper) if static else wrapper
+        def wrapped(original: Any, owner: Any = owner, name: str = name) -> Any:
+            if isinstance(owner, ModuleType):
+                made[id(original)] = make(original)
+                return made[id(original)]
+            static = isinstance(vars(owner)[name], staticmethod)
+            return staticmethod(make(original)) if static else make(_named(original, name))
 
         try:
             patches.replace(owner, name, wrapped)

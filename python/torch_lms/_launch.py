@@ -166,11 +166,13 @@ def _takes_constants(patches: Patches, how: Access) -> Callable[[Any], Any]:
     return make
 
 
-def _nested(values: Iterable[Any]) -> Iterable[torch.Tensor]:
-    """Tensors, and those in lists and tuples."""
+def nested(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+    """Tensors, and those in lists, tuples and dictionaries."""
     for value in values:
         if isinstance(value, list | tuple):
-            yield from _nested(value)
+            yield from nested(value)
+        elif isinstance(value, dict):
+            yield from nested(value.values())
         elif isinstance(value, torch.Tensor):
             yield value
 
@@ -188,11 +190,11 @@ def _passes_dispatcher(patches: Patches, how: Access, for_good: bool) -> Callabl
                 return original(*args, **kwargs)
             # What operators make within, and hand to such a kernel, is held as well.
             with how.scope(holds=True) as handed:
-                for tensor in _nested((*args, *kwargs.values())):
+                for tensor in nested((*args, *kwargs.values())):
                     (how.keep if for_good else how.access)(tensor)
                     handed.append(tensor)
                 results = original(*args, **kwargs)
-                handed.extend(_nested((results,)))
+                handed.extend(nested((results,)))
                 return results
 
         return wrapper

@@ -33,7 +33,7 @@ class DetourGate {
   }
 
   /// After so many steps, none of which was like another, they are looked at roughly.
-  [[nodiscard]] int least_steps() const { return rule_ == Rule::kOpen ? 4 : kPatience; }
+  [[nodiscard]] int least_steps() const { return rule_ == Rule::kOpen ? kSoon : kPatience; }
 
   /// A step of so many operators is known from now on: with some more, all may be.
   void know(std::uint64_t operators) {
@@ -65,8 +65,9 @@ class DetourGate {
   static constexpr std::uint64_t kSteps = 12;   ///< it is judged after so many of the longest step
   static constexpr std::uint64_t kLeast = 512;  ///< and after so many operators
   static constexpr double kEnough = 0.9;        ///< of the operators
-  static constexpr int kPatience = 6;           ///< steps, none of which was like another
-  static constexpr int kMany = 12;              ///< more steps do not take turns
+  static constexpr int kSoon = 4;
+  static constexpr int kPatience = 6;  ///< steps, none of which was like another
+  static constexpr int kMany = 12;     ///< more steps do not take turns
 
   void open(double before) {
     open_ = tried_ = settling_ = true;

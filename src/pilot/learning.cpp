@@ -28,11 +28,11 @@ bool repeats(const StepShape& whole, const StepShape& part) {
   return true;
 }
 
-/// Two, three or four rounds of the same operators: steps of different sizes that came in the same
-/// order twice, perhaps. `key`: of an operator.
+/// Two rounds of the same operators, or three, or twice or thrice as many: steps of different sizes
+/// that came in the same order twice, perhaps. `key`: of an operator.
 template <typename Key>
 bool is_several(std::uint64_t operators, Key key) {
-  return std::ranges::any_of(std::array{2U, 3U, 4U}, [&](std::uint64_t rounds) {
+  return std::ranges::any_of(std::array{2U, 3U}, [&](std::uint64_t rounds) {
     const std::uint64_t lag = operators / rounds;
     if (operators % rounds != 0) return false;
     for (std::uint64_t i = lag; i < operators; ++i) {
@@ -52,6 +52,20 @@ bool is_several(StepLog& log, StepLog::Span span) {
                     [&](std::uint64_t i) { return log.at(span.begin + i).key; });
 }
 
+std::vector<BlockUid> only_read(const StepShape& shape) {
+  const std::vector<TraceBlock>& blocks = shape.trace.blocks;
+  std::vector<bool> written(blocks.size());
+  for (const TraceOperator& op : shape.trace.operators) {
+    for (const TraceBlockId id : op.writes) written[id] = true;
+  }
+  std::vector<BlockUid> found;
+  for (TraceBlockId id = 0; id < blocks.size(); ++id) {
+    if (blocks[id].lasts() && !written[id]) found.push_back(shape.uids[id]);
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
 }  // namespace
 
 /// The next walk may begin. A loop that ends after a few rounds, and does so again and again, may
@@ -63,18 +77,20 @@ void Pilot::settle_parting() {
   constexpr std::uint64_t kFew = 32;
   constexpr std::uint64_t kMicro = 8;
   constexpr std::uint64_t kRounds = 3;
+  if (detour_) return;  // it may come back
   const auto parting = std::exchange(parting_, std::nullopt);
   if (!parting || !parting->counts) return;
-  Script& part = *parting->script;
-  if (std::ranges::find(scripts_, parting->script) == scripts_.end()) return;
-  if (parting->left - parting->joined >= kFew * part.size()) return;
+  const Detour::Left& walk = parting->walk;
+  if (std::ranges::find(scripts_, walk.script) == scripts_.end()) return;
+  Script& part = *walk.script;
+  const std::uint64_t along = walk.operators - walk.joined;
+  if (along >= kFew * part.size()) return;
   const bool is_part = std::ranges::any_of(
       scripts_, [&](const auto& other) { return repeats(other->shape, part.shape); });
-  const bool many = parting->left - parting->joined >= kMicro * part.size();
-  if (!is_part && many && !parting->changed) return;
+  if (!is_part && !parting->changed && along >= kMicro * part.size()) return;
   if (++part.ended_early < part.patience && !is_part) return;
   const auto often = static_cast<std::uint64_t>(part.patience) / 2;
-  part.shunned_until = operators_ + kRounds * often * (parting->left - parting->since);
+  part.shunned_until = operators_ + kRounds * often * (walk.operators - parting->before);
   part.patience *= 2;
 }
 
@@ -117,9 +133,11 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   const bool ended = detour_ && detour_->left().script == script && detour_->may_end();
   if (ended) {
     detour_.reset();
+    parting_.reset();
     ++stats_.detours;
   }
   give_up_detour();
+  settle_parting();
   show_step(false);
   if (!ended && (!goes_on_timing || !wants_times(*script))) stop_timing();
   // The walk refers to its script.
@@ -286,15 +304,7 @@ void Pilot::get_to_know(Script& script) {
   const auto sibling = std::ranges::find_if(
       scripts_, [&](const auto& known) { return same_form(known->shape, script.shape); });
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
-  const Trace& trace = script.shape.trace;
-  std::vector<bool> writes(trace.blocks.size());
-  for (const TraceOperator& op : trace.operators) {
-    for (const TraceBlockId id : op.writes) writes[id] = true;
-  }
-  for (TraceBlockId id = 0; id < trace.blocks.size(); ++id) {
-    if (trace.blocks[id].lasts() && !writes[id]) script.only_read.push_back(script.shape.uids[id]);
-  }
-  std::ranges::sort(script.only_read);
+  script.only_read = only_read(script.shape);
 }
 
 void Pilot::look_for_new() {

@@ -14,7 +14,7 @@ void Pilot::leave() {
       detours_.open() && operators_ >= straight_until_ && script_->size() >= kLeast;
   const Detour::Left left = {script_, walk_->position(), joined_, operators_,
                              mode_ == Mode::kFollowing};
-  parting_ = {script_, joined_, operators_, diverged_};
+  parting_ = {left, diverged_};
   std::optional<Walk> walk;
   if (may_come_back) walk = *walk_;
   learn_now();

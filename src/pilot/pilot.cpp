@@ -247,7 +247,7 @@ void Pilot::touch_locked(const Use& use) {
     return;
   }
   if (use.writes && parting_ && !parting_->changed) {
-    parting_->changed = std::ranges::binary_search(parting_->script->only_read, block.uid);
+    parting_->changed = std::ranges::binary_search(parting_->walk.script->only_read, block.uid);
   }
   // As allocators round it: the same block may be heard of by its allocation, or by its use.
   const Bytes bytes = round_up(block.size, kRounding);

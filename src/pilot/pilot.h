@@ -395,10 +395,8 @@ class Pilot {
   std::uint64_t diverged_ = 0;             ///< at which of them a walk last ended
   /// A walk that has ended, until the next begins.
   struct Parting {
-    std::shared_ptr<Script> script;
-    std::uint64_t joined = 0;  ///< at which of them it began
-    std::uint64_t left = 0;    ///< and ended
-    std::uint64_t since = 0;   ///< and the one before it had ended
+    Detour::Left walk;
+    std::uint64_t before = 0;  ///< at which of them the one before it had ended
     bool counts = false;       ///< its step may be a part of a longer one
     bool changed = false;      ///< somebody has written what it only reads
   };

@@ -34,11 +34,11 @@ struct Script {
   Placement placement;
   PlanTiming predicted;
   bool hopeless = false;  ///< planning it has failed: it stays reactive
-  /// How often it has ended early, and the operator (of all ever seen) until which it is not to be
-  /// taken up again: perhaps it is only part of a longer step.
   /// Blocks that every step reads and none writes, by uid, ascending. If somebody writes them
   /// between two of its rounds, they may be parts of a longer step.
   std::vector<BlockUid> only_read;
+  /// How often it has ended early, and the operator (of all ever seen) until which it is not to be
+  /// taken up again: perhaps it is only part of a longer step.
   int ended_early = 0;
   int patience = 2;  ///< so often it may end early before it is shunned (again)
   std::uint64_t shunned_until = 0;

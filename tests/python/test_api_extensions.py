@@ -89,6 +89,21 @@ def test_methods_constructors_and_inner_modules(raw: ModuleType, stress: bool | 
     assert torch.equal(raw.Holder.twin(x), x)
 
 
+def test_virtual_functions(raw: ModuleType, stress: bool | str) -> None:
+    class Same(raw.Virtual):  # type: ignore[name-defined]
+        pass
+
+    class Other(raw.Virtual):  # type: ignore[name-defined]
+        def run(self, tensor: torch.Tensor) -> torch.Tensor:
+            return super().run(tensor) * 2
+
+    with managed(stress):
+        x = numbers(3)
+        for kind, factor in ((raw.Virtual, 1), (Same, 1), (Other, 2)):
+            assert torch.equal(kind().run(x), numbers(3) * factor)
+            assert torch.equal(kind().call(x), numbers(3) * factor)
+
+
 def test_names_in_other_modules(raw: ModuleType, stress: bool | str) -> None:
     user = ModuleType("lms_test_user")
     user.duplicate = original = raw.duplicate  # type: ignore[attr-defined]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
+from test_plan_sizes import run
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -73,24 +75,15 @@ def random_depth(steps: int) -> Iterator[Tensor]:
         yield loss
 
 
-def micro_batches(steps: int) -> Iterator[Tensor]:
+def micro_batches(steps: int, *, least: int, clip: bool) -> Iterator[Tensor]:
+    """Up to four of them. Each looks like a step, and the first unlike the others."""
     training = Training(6, 4)
     for _ in range(steps):
         loss = torch.zeros(())
-        for _ in range(training.dice.randint(1, 4)):
+        for _ in range(training.dice.randint(least, 4)):
             loss += training.backward()
-        training.update()
-        yield loss
-
-
-def four_micro_batches(steps: int) -> Iterator[Tensor]:
-    """Each looks like a step, and the first unlike the others."""
-    training = Training(6, 4)
-    for _ in range(steps):
-        loss = torch.zeros(())
-        for _ in range(4):
-            loss += training.backward()
-        nn.utils.clip_grad_norm_(training.model.parameters(), 1.0)
+        if clip:
+            nn.utils.clip_grad_norm_(training.model.parameters(), 1.0)
         training.update()
         yield loss
 
@@ -142,25 +135,13 @@ def line_search(steps: int) -> Iterator[Tensor]:
 
 # And how many of the last twenty steps follow a plan, at least.
 LOOPS = [
-    (random_depth, 18),
-    (micro_batches, 18),
-    (four_micro_batches, 18),
-    (evaluates, 18),
-    (samples, 18),
-    (line_search, 15),
+    pytest.param(random_depth, 18, id="random_depth"),
+    pytest.param(partial(micro_batches, least=1, clip=False), 18, id="micro_batches"),
+    pytest.param(partial(micro_batches, least=4, clip=True), 18, id="four_micro_batches"),
+    pytest.param(evaluates, 18, id="evaluates"),
+    pytest.param(samples, 18, id="samples"),
+    pytest.param(line_search, 15, id="line_search"),
 ]
-
-
-def run(loop: Callable[[int], Iterator[Tensor]], steps: int) -> tuple[list[float], list[bool]]:
-    """The losses, and which of the steps followed a plan."""
-    torch.manual_seed(0)
-    losses, planned, before = [], [], 0
-    for loss in loop(steps):
-        losses.append(loss.item())
-        now = torch_lms.memory_stats("cpu").get("plan.steps", 0) if torch_lms.is_enabled() else 0
-        planned.append(now > before)
-        before = now
-    return losses, planned
 
 
 @pytest.mark.parametrize(("loop", "least"), LOOPS)

@@ -209,11 +209,12 @@ void track(ThreadState& state, std::span<const StorageUse> made) {
   }
 }
 
-/// Calls a kernel that is not PyTorch's own. What its backward pass may use unseen, it keeps.
-void call_unseen(ThreadState& state, const c10::SafeKernelFunction& kernel,
-                 const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
-                 std::size_t base) {
+/// Calls a kernel. What its backward pass may use unseen, it keeps.
+void call(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+          const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  if (!info.may_go_unseen) return kernel.callBoxed(op, keys, &stack);
   const std::uint64_t nodes = nodes_so_far();
+  const std::size_t base = stack.size() - info.argument_count;
   const std::vector<c10::IValue> arguments(stack.begin() + static_cast<std::ptrdiff_t>(base),
                                            stack.end());
   kernel.callBoxed(op, keys, &stack);
@@ -240,11 +241,7 @@ void call_unseen(ThreadState& state, const c10::SafeKernelFunction& kernel,
                                   c10::Stack& stack) {
   const Depth depth(state, info);
   pin_nested(state, info, stack);
-  if (info.may_go_unseen) {
-    call_unseen(state, kernel, op, keys, stack, stack.size() - info.argument_count);
-  } else {
-    kernel.callBoxed(op, keys, &stack);
-  }
+  call(state, info, kernel, op, keys, stack);
 }
 
 /// All that it touches is on the device at once. What it has made and is not tracked yet.
@@ -267,12 +264,9 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
     call_with_retry(state, info, kernel, op, keys, stack);
   } else if (info.makes_once && may_be_short) {
     call_once(state, info, kernel, op, keys, stack);
-  } else if (info.may_go_unseen) {
-    const Kernel running(state, info);
-    call_unseen(state, kernel, op, keys, stack, base);
   } else {
     const Kernel running(state, info);
-    kernel.callBoxed(op, keys, &stack);
+    call(state, info, kernel, op, keys, stack);
   }
   std::span<const StorageUse> made;
   if (info.completes_results) made = collect_made(state, info, stack, base);

@@ -73,6 +73,21 @@ class Holder {
   at::Tensor held_;
 };
 
+/// Python may override what it calls.
+class Virtual {
+ public:
+  virtual ~Virtual() = default;
+  virtual at::Tensor run(const at::Tensor& tensor) { return duplicate(tensor); }
+  at::Tensor call(const at::Tensor& tensor) { return run(tensor); }
+};
+class Overridden : public Virtual {
+ public:
+  using Virtual::Virtual;
+  at::Tensor run(const at::Tensor& tensor) override {
+    PYBIND11_OVERRIDE(at::Tensor, Virtual, run, tensor);
+  }
+};
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
@@ -86,6 +101,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(pybind11::init<const at::Tensor&>())
       .def("write", &Holder::write)
       .def_static("twin", &Holder::twin);
+  pybind11::class_<Virtual, Overridden>(module, "Virtual")
+      .def(pybind11::init<>())
+      .def("run", &Virtual::run)
+      .def("call", &Virtual::call);
   module.def_submodule("inner").def("duplicate", &duplicate);
 }
 
