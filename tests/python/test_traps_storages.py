@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from stress import harness
+from stress.children import in_child
 from stress.probe import DEVICES, block, reference, same, send_away, state
 
 pytestmark = [
@@ -261,3 +262,26 @@ def test_distributed_tensor(device: str) -> None:
             assert same(y.to_local(), expected)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.cpu_only
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
+def test_memory_of_onednn_outlives_lms(device: str) -> None:
+    """oneDNN's tensors are raw allocations: the allocator that is in place when they die frees them,
+    also after LMS is off, and when it is on again."""
+
+    def work() -> bool:
+        with harness.managed(device):
+            one = block(*SHAPE, device=device).to_mkldnn()
+            other = one.relu()
+        same_bits = same(one.to_dense(), reference(*SHAPE))
+        plain = reference(*SHAPE).to_mkldnn()
+        del one
+        with harness.managed(device):
+            del other
+            made = reference(*SHAPE).to_mkldnn()
+            del plain
+        del made
+        return same_bits and torch.ones(SHAPE).sum() == 64 * 96
+
+    assert in_child(work) == 0

@@ -27,7 +27,8 @@ class CpuManager;
 /// allocations (oneDNN) insist, so the block is found by its address.
 void delete_memory(void* data);
 
-/// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on.
+/// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on. All
+/// is, once LMS is off.
 class CpuAllocator final : public c10::Allocator {
  public:
   explicit CpuAllocator(CpuManager& manager) : manager_(manager) {}
@@ -101,8 +102,10 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       engine_.set_policy(lock, std::make_unique<ForesightPolicy>(pilot_.foresight()));
     }
     if (!was_on) {
-      allocator_.native = c10::GetCPUAllocator();
-      c10::SetCPUAllocator(&allocator_);
+      if (c10::GetCPUAllocator() != &allocator_) {
+        allocator_.native = c10::GetCPUAllocator();
+        c10::SetCPUAllocator(&allocator_);
+      }
       on_ = true;
     }
     make_room_at_start(lock);
@@ -140,7 +143,9 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     engine_.drop_copies(lock, INT64_MAX);
     lineages().stop();
     on_ = false;
-    c10::SetCPUAllocator(allocator_.native);
+    // Raw allocations are freed by whichever allocator is in place then: while some of ours live, it
+    // is this one, which passes on what is not.
+    if (blocks_.empty()) c10::SetCPUAllocator(allocator_.native);
     mover_.store.reset();
   }
 
