@@ -27,8 +27,8 @@ class CpuManager;
 /// allocations (oneDNN) insist, so the block is found by its address.
 void delete_memory(void* data);
 
-/// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on. All
-/// is, once LMS is off.
+/// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on.
+/// All is, once LMS is off.
 class CpuAllocator final : public c10::Allocator {
  public:
   explicit CpuAllocator(CpuManager& manager) : manager_(manager) {}
@@ -143,8 +143,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     engine_.drop_copies(lock, INT64_MAX);
     lineages().stop();
     on_ = false;
-    // Raw allocations are freed by whichever allocator is in place then: while some of ours live, it
-    // is this one, which passes on what is not.
+    // Raw allocations are freed by whichever allocator is in place then: while some of ours live,
+    // it is this one, which passes on what is not.
     if (blocks_.empty()) c10::SetCPUAllocator(allocator_.native);
     mover_.store.reset();
   }
