@@ -284,30 +284,8 @@ class Program {
 
 /// Most bytes that must be on the device at one time, whatever leaves it.
 Bytes floor_of(const Trace& trace) {
-  Bytes unmovable = 0;
-  for (const TraceBlock& block : trace.blocks) {
-    if (!block.movable && !block.born_in_step) unmovable += block.bytes;
-  }
-  Bytes most = unmovable;
-  for (const TraceOperator& op : trace.operators) {
-    std::set<TraceBlockId> used(op.reads.begin(), op.reads.end());
-    used.insert(op.writes.begin(), op.writes.end());
-    used.insert(op.allocs.begin(), op.allocs.end());
-    Bytes needed = unmovable + op.workspace;
-    for (const TraceBlockId id : op.allocs) {
-      if (!trace.blocks[id].movable) unmovable += trace.blocks[id].bytes;
-    }
-    for (const TraceBlockId id : used) {
-      const bool counted =
-          !trace.blocks[id].movable && std::ranges::find(op.allocs, id) == op.allocs.end();
-      if (!counted) needed += trace.blocks[id].bytes;
-    }
-    for (const TraceBlockId id : op.frees) {
-      if (!trace.blocks[id].movable) unmovable -= trace.blocks[id].bytes;
-    }
-    most = std::max(most, needed);
-  }
-  return most;
+  const std::vector<Bytes> least = trace.least_bytes();
+  return least.empty() ? 0 : std::ranges::max(least);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ class DetourGate {
 
   /// A step of so many operators is known from now on: with some more, all may be.
   void know(std::uint64_t operators) {
+    if (operators > longest_ && !open_) tried_ = false;  // what was tried were parts of it
     longest_ = std::max(longest_, operators);
     if (open_ || ++known_ > kMany) return;
     all_ /= 2;

@@ -1,70 +1,21 @@
 // Which step it is: known ones are met again, new ones are learnt.
 
 #include <algorithm>
-#include <array>
+#include <ranges>
+#include <tuple>
 #include <utility>
 
+#include "pilot/kinds_of_steps.h"
 #include "pilot/pilot.h"
 #include "steps/rough_steps.h"
 
 namespace lms {
 namespace {
 
-/// So many operators in a row, alike in all that can be seen, tell that a known step has begun.
-constexpr std::size_t kTellTale = 12;
 /// Steps under a new plan before its times are taken.
 constexpr int kSettled = 3;
 /// Operators after which a loop that is no step is looked at again.
 constexpr std::uint64_t kPause = 64;
-
-/// True if `whole` is `part`, and then at least the beginning of `part` again.
-bool repeats(const StepShape& whole, const StepShape& part) {
-  const std::size_t size = part.operators.size();
-  const std::size_t all = size + std::min(kTellTale, size);
-  if (whole.operators.size() < all) return false;
-  for (std::size_t i = 0; i < all; ++i) {
-    if (whole.operators[i].key != part.operators[i % size].key) return false;
-  }
-  return true;
-}
-
-/// Two rounds of the same operators, or three, or twice or thrice as many: steps of different sizes
-/// that came in the same order twice, perhaps. `key`: of an operator.
-template <typename Key>
-bool is_several(std::uint64_t operators, Key key) {
-  return std::ranges::any_of(std::array{2U, 3U}, [&](std::uint64_t rounds) {
-    const std::uint64_t lag = operators / rounds;
-    if (operators % rounds != 0) return false;
-    for (std::uint64_t i = lag; i < operators; ++i) {
-      if (key(i) != key(i - lag)) return false;
-    }
-    return true;
-  });
-}
-
-bool is_several(const StepShape& shape) {
-  return is_several(shape.operators.size(),
-                    [&](std::uint64_t i) { return shape.operators[i].key; });
-}
-
-bool is_several(StepLog& log, StepLog::Span span) {
-  return is_several(span.end - span.begin,
-                    [&](std::uint64_t i) { return log.at(span.begin + i).key; });
-}
-
-std::vector<BlockUid> only_read(const StepShape& shape) {
-  const std::vector<TraceBlock>& blocks = shape.trace.blocks;
-  std::vector<bool> written(blocks.size());
-  for (const TraceOperator& op : shape.trace.operators) {
-    for (const TraceBlockId id : op.writes) written[id] = true;
-  }
-  std::vector<BlockUid> found;
-  for (TraceBlockId id = 0; id < blocks.size(); ++id) {
-    if (blocks[id].lasts() && !written[id]) found.push_back(shape.uids[id]);
-  }
-  std::ranges::sort(found);
-  return found;
-}
 
 }  // namespace
 
@@ -77,7 +28,8 @@ void Pilot::settle_parting() {
   constexpr std::uint64_t kFew = 32;
   constexpr std::uint64_t kMicro = 8;
   constexpr std::uint64_t kRounds = 3;
-  if (detour_) return;  // it may come back
+  constexpr std::uint64_t kSeen = 8;  // where no two whole steps may be alike
+  if (detour_) return;                // it may come back
   const auto parting = std::exchange(parting_, std::nullopt);
   if (!parting || !parting->counts) return;
   const Detour::Left& walk = parting->walk;
@@ -90,12 +42,21 @@ void Pilot::settle_parting() {
   if (!is_part && !parting->changed && along >= kMicro * part.size()) return;
   if (++part.ended_early < part.patience && !is_part) return;
   const auto often = static_cast<std::uint64_t>(part.patience) / 2;
-  part.shunned_until = operators_ + kRounds * often * (walk.operators - parting->before);
+  // What it was learnt with is no more, gradients say: it is not a step by itself.
+  part.is_part = part.is_part || is_part || outlived(part);
+  const std::uint64_t rounds = (part.is_part ? kSeen : kRounds) * often;
   part.patience *= 2;
+  const auto of_its_form = [&](const auto& one) { return one->form == part.form; };
+  for (const auto& one : scripts_ | std::views::filter(of_its_form)) {
+    one->shunned_until = operators_ + rounds * (walk.operators - parting->before);
+    one->patience = part.patience;
+  }
 }
 
 void Pilot::differs() {
   difference_ = walk_->why();
+  // The step before was of this kind: so is this one, as long as nothing else tells.
+  if (walk_->differs_in_size() && !script_->left) return change_size();
   for (const auto& other : scripts_) {
     if (other == script_ || other->form == script_->form) continue;
     if (operators_ < other->shunned_until) continue;
@@ -104,8 +65,9 @@ void Pilot::differs() {
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
     // What has been timed so far is the same in both.
     ++stats_.divergences;
+    const bool in_other_sizes = changed->sizes() != Walk::Sizes::kEqual;
     walk_along(other, std::move(*changed), /*goes_on_timing=*/true);
-    return;
+    return in_other_sizes ? change_size() : void();
   }
   if (walk_->differs_in_size()) return change_size();
   leave();
@@ -187,6 +149,7 @@ bool Pilot::own_timing_due() const {
 
 std::shared_ptr<Pilot::Job> Pilot::step_started() {
   show_step(false);
+  script_->left = false;
   // It was not one of the others after all.
   if (timing_ && !sized_ && !own_timing_due()) stop_timing();
   if (mode_ == Mode::kFollowing) {
@@ -260,8 +223,11 @@ void Pilot::look_for_known() {
     if (rejoin(script, from)) return;
     alike.push_back(script);
   }
-  // Those of other sizes: the smallest that this one is within.
-  std::ranges::sort(alike, {}, [](const auto& script) { return script->needed; });
+  // Those of other sizes: the smallest that this one is within, but first what has come to its end
+  // the last time, and has a plan.
+  std::ranges::sort(alike, {}, [](const auto& script) {
+    return std::tuple(script->left, script->hopeless && !script->planned, script->needed);
+  });
   for (const Walk::Sizes sizes : {Walk::Sizes::kWithin, Walk::Sizes::kAny}) {
     for (const auto& script : alike) {
       const std::uint64_t from = log_.end() - std::min(kTellTale, script->size());
@@ -305,6 +271,9 @@ void Pilot::get_to_know(Script& script) {
       scripts_, [&](const auto& known) { return same_form(known->shape, script.shape); });
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
   script.only_read = only_read(script.shape);
+  script.has_parts = std::ranges::any_of(scripts_, [&](const auto& other) {
+    return other->shunned_until > 0 && has_part(script.shape, other->shape);
+  });
 }
 
 void Pilot::look_for_new() {
@@ -335,7 +304,8 @@ void Pilot::look_for_new() {
                                                    : same_form((*known)->shape, script->shape);
     if (!same) continue;
     is_known = true;
-    if (operators_ < (*known)->shunned_until || rejoin(*known, span->end, sizes)) return;
+    if (operators_ < (*known)->shunned_until) return look_roughly();
+    if (rejoin(*known, span->end, sizes)) return;
     // The same on other blocks: of another model, perhaps after the first.
     if (sizes == Walk::Sizes::kEqual && (*known)->planned &&
         same_blocks((*known)->shape, script->shape)) {
@@ -363,12 +333,17 @@ void Pilot::look_for_new() {
 /// Where no step is known, nor has come twice: one that is much like the one before it.
 void Pilot::look_roughly() {
   constexpr std::uint64_t kOften = 4;  // the log has grown by one part of so many since last time
-  if (!detours_.usable() || !scripts_.empty() || operators_ < look_roughly_) return;
+  const bool some = std::ranges::any_of(
+      scripts_, [&](const auto& script) { return operators_ >= script->shunned_until; });
+  if (!detours_.usable() || some || operators_ < look_roughly_) return;
   look_roughly_ = operators_ + std::max((log_.end() - log_.first()) / kOften, 4 * kPause);
   const auto rough = find_rough_step(log_, detours_.least_steps());
   if (!rough) return;
   auto shape = make_shape(log_, *rough);
   if (!shape || is_several(*shape)) return;
+  const bool known = std::ranges::any_of(
+      scripts_, [&](const auto& script) { return same_operators(script->shape, *shape); });
+  if (known) return;  // micro-batches, each as the one before
   if (bytes_needed(*shape) < options_.limit / 4 * 3) return;
   learn_apart(std::move(*shape));
   detours_.open_for_rough_step();

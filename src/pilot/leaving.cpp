@@ -10,6 +10,8 @@ namespace lms {
 /// The walk has come to an end. The step is told to the log from its beginning, and goes on there.
 void Pilot::leave() {
   constexpr std::size_t kLeast = 32;  // operators of a script that are worth the search
+  // Its parts came so often when it was learnt: another time more often, or less.
+  if (script_->has_parts) detours_.open_for_rough_step();
   const bool may_come_back =
       detours_.open() && operators_ >= straight_until_ && script_->size() >= kLeast;
   const Detour::Left left = {script_, walk_->position(), joined_, operators_,
@@ -32,6 +34,7 @@ void Pilot::give_up_detour() {
 /// It is another step, and not only for a while.
 void Pilot::give_up(const Detour::Left& left) {
   ++stats_.divergences;
+  left.script->left = true;
   // A loop that is part of a step ends where its next round would begin.
   constexpr std::size_t kBeginning = 16;
   const bool at_beginning = left.position <= left.script->size() / kBeginning;

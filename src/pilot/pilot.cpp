@@ -273,6 +273,11 @@ void Pilot::restart_operator() {
   }
 }
 
+/// There is a step of which nothing says that it is a part of another.
+bool Pilot::knows_whole() const {
+  return std::ranges::any_of(scripts_, [](const auto& one) { return !one->is_part; });
+}
+
 void Pilot::end_operator() {
   if (!awake()) return;
   std::shared_ptr<Job> job;
@@ -280,7 +285,7 @@ void Pilot::end_operator() {
     const Guard guard(mutex_);
     if (!now_.running) return;
     now_.running = false;
-    if (idle(job_)) detours_.count(mode_ == Mode::kFollowing);
+    if (idle(job_) && knows_whole()) detours_.count(mode_ == Mode::kFollowing);
     if (walking()) {
       if (timing_) note_lap(walk_->position());
       const bool last = walk_->position() + 1 == script_->size();

@@ -341,6 +341,7 @@ class Pilot {
   void look_for_known();
   void look_for_new();
   void look_roughly();
+  [[nodiscard]] bool knows_whole() const;
   void learn_apart(StepShape shape);
   [[nodiscard]] bool outlived(const Script& script) const;
   void walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing = false);
@@ -360,7 +361,7 @@ class Pilot {
   void make_plan_of(Script& script, const Job& job, const PilotDevice::Laps& laps);
   [[nodiscard]] static bool take_kept(Script& script, PlanCache& cache, const std::string& key);
   static void choose_deferred_of(Script& script, const Options& options);
-  static void search_plan_of(Script& script, const Options& options);
+  static bool search_plan_of(Script& script, const Options& options);
   static void put_in_order(Job& job, PilotDevice::Laps& laps);
   static void keep_measured(Job& job, const PilotDevice::Laps& laps);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/background.h"
+#include "base/error.h"
 #include "pilot/pilot.h"
 #include "plan/deferral.h"
 #include "plan/placed_plan.h"
@@ -149,6 +150,8 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
       if (block.stays()) block.bytes = kPlacedUnit;
     }
   }
+  const std::vector<Unplaced> unplaced = use_below(trace, script.room);
+  script.unplaced.insert(script.unplaced.end(), unplaced.begin(), unplaced.end());
   script.link = device_.link();
   // Without a plan, what has to be done for room is part of what operators take.
   if (script.planned) script.link.host = set_host_times(trace, job.host, laps.operators);
@@ -157,15 +160,23 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
                               ? std::string()
                               : plan_key(script.shape, script.page, options.search.recompute);
   script.kept = !script.planned && !key.empty() && take_kept(script, cache, key);
-  if (!script.kept) search_plan_of(script, options);
+  bool made = true;
+  try {
+    if (!script.kept) made = search_plan_of(script, options);
+  } catch (const OutOfMemory&) {
+    if (!leave_out_unused(trace)) throw;
+    made = search_plan_of(script, options);
+  }
+  if (!key.empty() && !script.kept && made) {
+    (void)cache.keep({.key = key,
+                      .room = script.room,
+                      .page = script.page,
+                      .link = script.link,
+                      .made = {script.budget, {script.plan, script.predicted}, script.placement}});
+  }
+  if (made) leave_unplaced(script.placement, script.unplaced);
   script.finish();
   if (options.defer_updates && !script.refined) choose_deferred_of(script, options);
-  if (key.empty() || script.kept) return;
-  (void)cache.keep({.key = key,
-                    .room = script.room,
-                    .page = script.page,
-                    .link = script.link,
-                    .made = {script.budget, {script.plan, script.predicted}, script.placement}});
 }
 
 void Pilot::choose_deferred_of(Script& script, const Options& options) {
@@ -193,7 +204,8 @@ bool Pilot::take_kept(Script& script, PlanCache& cache, const std::string& key) 
   return true;
 }
 
-void Pilot::search_plan_of(Script& script, const Options& options) {
+/// False if the plan that there was is still the best.
+bool Pilot::search_plan_of(Script& script, const Options& options) {
   // A plan that is followed is left for one that is faster, and not for less than can be seen.
   constexpr double kMuchFaster = 0.995;
   const Trace& trace = script.shape.trace;
@@ -220,7 +232,7 @@ void Pilot::search_plan_of(Script& script, const Options& options) {
       script.predicted = std::move(made.step.predicted);
       script.placement = std::move(made.placement);
       script.budget = made.budget;
-      return;
+      return true;
     }
   } else {
     PlannedStep made = make_plan(trace, script.room, script.link, search);
@@ -228,10 +240,11 @@ void Pilot::search_plan_of(Script& script, const Options& options) {
       script.plan = std::move(made.plan);
       script.predicted = std::move(made.predicted);
       script.budget = script.room;
-      return;
+      return true;
     }
   }
   script.predicted = time_plan(trace, script.plan, script.link);
+  return false;
 }
 
 void Pilot::take_over() {

@@ -60,49 +60,52 @@ void Script::find_recorded() {
   }
 }
 
-bool same_beginning(const StepShape& a, const StepShape& b, std::size_t count) {
+namespace {
+
+Bytes bytes_of(const StepShape& shape, BlockUid id) {
+  return shape.trace.blocks[static_cast<std::size_t>(id)].bytes;
+}
+
+/// same_beginning(), perhaps whatever the sizes are.
+bool begin_alike(const StepShape& a, const StepShape& b, std::size_t count, bool sizes) {
   if (a.operators.size() < count || b.operators.size() < count) return false;
-  const auto bytes = [](const StepShape& shape, BlockUid id) {
-    return shape.trace.blocks[static_cast<std::size_t>(id)].bytes;
-  };
   for (std::size_t i = 0; i < count; ++i) {
     const auto& left = a.operators[i];
     const auto& right = b.operators[i];
-    const bool alike =
-        left.key == right.key &&
-        std::ranges::equal(left.touches, right.touches,
-                           [&](const auto& x, const auto& y) {
-                             return x.writes == y.writes && bytes(a, x.block) == bytes(b, y.block);
-                           }) &&
-        std::ranges::equal(left.allocations, right.allocations, [](const auto& x, const auto& y) {
-          return x.bytes == y.bytes && x.inside == y.inside;
-        });
+    const auto same_touch = [&](const auto& x, const auto& y) {
+      return x.writes == y.writes && (!sizes || bytes_of(a, x.block) == bytes_of(b, y.block));
+    };
+    const auto same_allocation = [&](const auto& x, const auto& y) {
+      return x.inside == y.inside && (!sizes || x.bytes == y.bytes);
+    };
+    const bool alike = left.key == right.key &&
+                       std::ranges::equal(left.touches, right.touches, same_touch) &&
+                       std::ranges::equal(left.allocations, right.allocations, same_allocation);
     if (!alike) return false;
   }
   return true;
 }
 
-namespace {
-
 /// The first uses and allocations of operator `i`, which may not have ended yet.
-bool same_start_of_operator(const StepShape& a, const StepShape& b, std::size_t i,
-                            std::size_t touches, std::size_t allocations) {
+bool begin_operator_alike(const StepShape& a, const StepShape& b, std::size_t i,
+                          std::size_t touches, std::size_t allocations, bool sizes) {
   const auto& left = a.operators[i];
   const auto& right = b.operators[i];
   if (right.touches.size() < touches || right.allocations.size() < allocations) return false;
-  const auto bytes = [](const StepShape& shape, BlockUid id) {
-    return shape.trace.blocks[static_cast<std::size_t>(id)].bytes;
-  };
-  for (std::size_t k = 0; k < touches; ++k) {
-    if (bytes(a, left.touches[k].block) != bytes(b, right.touches[k].block)) return false;
+  for (std::size_t k = 0; sizes && k < touches; ++k) {
+    if (bytes_of(a, left.touches[k].block) != bytes_of(b, right.touches[k].block)) return false;
   }
-  for (std::size_t k = 0; k < allocations; ++k) {
+  for (std::size_t k = 0; sizes && k < allocations; ++k) {
     if (left.allocations[k].bytes != right.allocations[k].bytes) return false;
   }
   return true;
 }
 
 }  // namespace
+
+bool same_beginning(const StepShape& a, const StepShape& b, std::size_t count) {
+  return begin_alike(a, b, count, /*sizes=*/true);
+}
 
 bool same_step(const StepShape& a, const StepShape& b) {
   return a.operators.size() == b.operators.size() && same_beginning(a, b, a.operators.size());
@@ -366,14 +369,14 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   if (&other == script_ || other.size() <= position_ || position_ >= script_->size()) {
     return std::nullopt;
   }
-  if (jumped_ || sizes_ != Sizes::kEqual ||
-      !same_beginning(script_->shape, other.shape, position_)) {
-    return std::nullopt;
-  }
-  if (!same_start_of_operator(script_->shape, other.shape, position_, touches_, allocations_)) {
+  const bool equal = sizes_ == Sizes::kEqual;
+  if (jumped_ || !begin_alike(script_->shape, other.shape, position_, equal) ||
+      !begin_operator_alike(script_->shape, other.shape, position_, touches_, allocations_,
+                            equal)) {
     return std::nullopt;
   }
   Walk walk(other);
+  if (!equal) walk.allow(Sizes::kAny);
   const auto adopt = [&](BlockUid mine, BlockUid theirs) {
     const Bound& who = bound_[static_cast<std::size_t>(mine)];
     if (who.uid == 0) return;
@@ -384,6 +387,7 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
     if (walk.bound_[id].uid != who.uid) walk.unbind(id);
     walk.bind(id, who.uid, who.block);
     walk.meet(id);
+    if (!equal) walk.see(id, seen_->blocks[static_cast<std::size_t>(mine)]);
   };
   for (std::size_t i = 0; i <= position_; ++i) {
     const auto& from = script_->shape.operators[i];
@@ -404,6 +408,10 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   walk.allocations_ = allocations_;
   for (std::size_t i = 0; i < position_; ++i) {
     walk.allocated_ += other.shape.operators[i].allocations.size();
+  }
+  if (!equal) {
+    std::copy_n(seen_->allocations.begin(), allocated_ + allocations_,
+                walk.seen_->allocations.begin());
   }
   walk.inside_ = inside_;
   return walk;

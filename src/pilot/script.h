@@ -10,7 +10,7 @@
 
 #include "base/node_allocator.h"
 #include "pilot/turns.h"
-#include "plan/place/placement.h"
+#include "plan/beyond_room.h"
 #include "plan/search.h"
 #include "plan/timing/link.h"
 #include "plan/timing/timing.h"
@@ -32,6 +32,7 @@ struct Script {
   bool planned = false;
   Plan plan;
   Placement placement;
+  std::vector<Unplaced> unplaced;  ///< of the placement
   PlanTiming predicted;
   bool hopeless = false;  ///< planning it has failed: it stays reactive
   /// Blocks that every step reads and none writes, by uid, ascending. If somebody writes them
@@ -42,6 +43,9 @@ struct Script {
   int ended_early = 0;
   int patience = 2;  ///< so often it may end early before it is shunned (again)
   std::uint64_t shunned_until = 0;
+  bool left = false;       ///< the last step that began as it was another
+  bool has_parts = false;  ///< rounds of a shorter one that has been shunned
+  bool is_part = false;    ///< of a step, by all that is known: micro-batches, say
   Bytes budget = 0;        ///< that the plan was made for
   Bytes room = 0;          ///< bytes on the device that there were for it
   Bytes page = 0;          ///< in which they can be scattered; 0: they cannot
@@ -171,8 +175,8 @@ class Walk {
   /// What it has gone along with in this step, to a log; if it has jumped, the operator that runs
   /// alone. Blocks that are gone get other names.
   void retell(StepLog& log) const;
-  /// A walk of `other` at the same place, if the operators so far were alike there. Nothing, if it
-  /// has jumped in this step.
+  /// A walk of `other` at the same place, if the operators so far were alike there; where sizes may
+  /// differ, whatever theirs are there. Nothing, if it has jumped in this step.
   [[nodiscard]] std::optional<Walk> change_to(const Script& other) const;
 
   /// Goes along with all operators of the log from `from` on that have ended. False where one

@@ -175,9 +175,11 @@ bool Repetition::one_to_one(const StepLog& log, std::uint64_t end) const {
   for (const auto& [slot, partner] : later) {
     const KnownBlock& block = blocks[slot];
     if (block.birth >= begin) continue;
-    taken += block.bytes;
+    // Where sizes differ, parameters in turn: a small one, and then a large one that takes much.
+    const Bytes bytes = std::max(block.bytes, blocks[partner.slot].bytes);
+    taken += bytes;
     if (slot == partner.slot || blocks[partner.slot].birth >= begin) continue;
-    (partner.written ? written : read) += block.bytes;
+    (partner.written ? written : read) += bytes;
   }
   return read * kTurningRead <= taken && written * kTurningWritten <= taken;
 }

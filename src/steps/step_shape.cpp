@@ -249,7 +249,6 @@ class ShapeMaker {
 
   void add_allocations(std::int64_t number, TraceOperator& op, StepShape::Operator& beside) {
     std::vector<std::pair<std::uint32_t, std::size_t>> held;  // temporaries: slot, position
-    Bytes holding = 0;
     for_changes(number, [&](const Change& change) {
       const KnownBlock& block = blocks_[change.slot];
       if (change.alloc) {
@@ -258,7 +257,6 @@ class ShapeMaker {
         if (block.temporary()) {
           held.emplace_back(change.slot, op.temporaries.size());
           op.temporaries.push_back({block.bytes, made, made + 1});
-          op.workspace = std::max(op.workspace, holding += block.bytes);
         } else {
           id = number_block(change.slot, true);
           op.allocs.push_back(static_cast<TraceBlockId>(id));
@@ -270,9 +268,9 @@ class ShapeMaker {
           std::ranges::find(held, change.slot, [](const auto& one) { return one.first; });
       if (found == held.end()) return;
       op.temporaries[found->second].end = static_cast<std::uint32_t>(beside.allocations.size());
-      holding -= block.bytes;
       held.erase(found);
     });
+    op.workspace = shape_.trace.beside_results(op);
   }
 
   void add_uses(std::int64_t number, TraceOperator& op, StepShape::Operator& beside) {
@@ -326,11 +324,7 @@ class ShapeMaker {
   void widen() {
     StepSizes sizes = StepSizes::of(shape_);
     std::size_t allocated = 0;
-    bool larger = false;
-    const auto take = [&](Bytes& mine, Bytes theirs) {
-      larger = larger || theirs > mine;
-      mine = std::max(mine, theirs);
-    };
+    const auto take = [](Bytes& mine, Bytes theirs) { mine = std::max(mine, theirs); };
     for (std::int64_t number = begin_; number < end_; ++number) {
       const std::vector<Made> all = allocations_of(number);
       const std::size_t first = std::exchange(allocated, allocated + all.size());
@@ -351,7 +345,7 @@ class ShapeMaker {
         if (id != kNoBlock) take(sizes.blocks[static_cast<std::size_t>(id)], bytes);
       }
     }
-    if (larger) sizes.put_into(shape_);
+    sizes.put_into(shape_);
   }
 
   const StepLog& log_;

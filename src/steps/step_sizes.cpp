@@ -1,22 +1,14 @@
 #include "steps/step_sizes.h"
 
 #include <algorithm>
+#include <span>
 
 namespace lms {
 namespace {
 
-/// The bytes of an operator's workspace, if its temporaries have these sizes: all its allocations,
-/// in order.
-Bytes workspace_of(const TraceOperator& op, const StepShape::Operator& beside, const Bytes* sizes) {
-  if (op.temporaries.empty()) return op.workspace;
-  TraceOperator sized;
-  sized.temporaries = op.temporaries;
-  std::size_t temporary = 0;
-  for (std::size_t k = 0; k < beside.allocations.size(); ++k) {
-    if (beside.allocations[k].block != kNoBlock || temporary >= sized.temporaries.size()) continue;
-    sized.temporaries[temporary++].bytes = sizes[k];
-  }
-  return sized.temporaries_peak();
+/// The bytes of an operator's workspace, if its allocations have these sizes.
+Bytes workspace_of(const TraceOperator& op, std::span<const Bytes> allocations) {
+  return op.temporaries.empty() ? op.workspace : beside_results(allocations, op.temporaries);
 }
 
 }  // namespace
@@ -39,12 +31,13 @@ Bytes bytes_needed(const StepShape& shape, const StepSizes& sizes) {
   for (std::size_t i = 0; i < shape.operators.size(); ++i) {
     const TraceOperator& op = shape.trace.operators[i];
     for (const TraceBlockId id : op.allocs) live += size_of(id);
-    most = std::max(
-        most, live + workspace_of(op, shape.operators[i], sizes.allocations.data() + allocated));
+    const std::span allocations =
+        std::span(sizes.allocations).subspan(allocated, shape.operators[i].allocations.size());
+    most = std::max(most, live + workspace_of(op, allocations));
     for (const TraceBlockId id : op.frees) {
       if (blocks[id].born_in_step || used[id]) live -= size_of(id);
     }
-    allocated += shape.operators[i].allocations.size();
+    allocated += allocations.size();
   }
   return most;
 }
@@ -113,7 +106,7 @@ void StepSizes::put_into(StepShape& shape) const {
         op.temporaries[temporary++].bytes = one.bytes;
       }
     }
-    if (!op.temporaries.empty()) op.workspace = op.temporaries_peak();
+    if (!op.temporaries.empty()) op.workspace = shape.trace.beside_results(op);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
@@ -108,7 +109,7 @@ class Validator {
         sound = false;
       }
     }
-    if (sound && !op.temporaries.empty() && op.workspace < op.temporaries_peak()) {
+    if (sound && !op.temporaries.empty() && op.workspace < trace_.beside_results(op)) {
       note_here("has less workspace than its temporaries need");
     }
   }
@@ -150,16 +151,38 @@ double Trace::host_ms() const {
   return sum;
 }
 
-Bytes TraceOperator::temporaries_peak() const {
+Bytes beside_results(std::span<const Bytes> allocations,
+                     std::span<const TraceTemporary> temporaries) {
   Bytes peak = 0;
-  for (const TraceTemporary& latest : temporaries) {
-    Bytes held = 0;
-    for (const TraceTemporary& other : temporaries) {
-      if (other.begin <= latest.begin && latest.begin < other.end) held += other.bytes;
+  Bytes results = 0;
+  std::size_t next = 0;
+  for (std::uint32_t made = 0; made < allocations.size(); ++made) {
+    if (next < temporaries.size() && temporaries[next].begin == made) {
+      ++next;
+    } else {
+      results += allocations[made];
+    }
+    Bytes held = results;
+    for (const TraceTemporary& one : temporaries.first(next)) {
+      if (made < one.end) held += allocations[one.begin];
     }
     peak = std::max(peak, held);
   }
-  return peak;
+  return peak - results;
+}
+
+Bytes Trace::beside_results(const TraceOperator& op) const {
+  std::vector<Bytes> allocations;
+  std::size_t temporary = 0;
+  std::size_t result = 0;
+  while (temporary < op.temporaries.size() || result < op.allocs.size()) {
+    const bool holds =
+        temporary < op.temporaries.size() &&
+        (op.temporaries[temporary].begin == allocations.size() || result == op.allocs.size());
+    allocations.push_back(holds ? op.temporaries[temporary++].bytes
+                                : blocks.at(op.allocs[result++]).bytes);
+  }
+  return lms::beside_results(allocations, op.temporaries);
 }
 
 bool TraceOperator::spares(TraceBlockId block) const {
@@ -179,6 +202,34 @@ std::vector<Bytes> Trace::live_bytes() const {
     for (const TraceBlockId id : op.frees) live -= blocks.at(id).bytes;
   }
   return result;
+}
+
+std::vector<Bytes> Trace::least_bytes() const {
+  Bytes unmovable = 0;
+  for (const TraceBlock& block : blocks) {
+    if (!block.movable && !block.born_in_step) unmovable += block.bytes;
+  }
+  std::vector<std::size_t> counted(blocks.size());  // by which operator, from 1
+  std::vector<Bytes> least;
+  least.reserve(operators.size());
+  for (const TraceOperator& op : operators) {
+    for (const TraceBlockId id : op.allocs) {
+      if (!blocks.at(id).movable) unmovable += blocks[id].bytes;
+    }
+    Bytes needed = unmovable + op.workspace;
+    for (const auto* list : {&op.reads, &op.writes, &op.allocs}) {
+      for (const TraceBlockId id : *list) {
+        const std::size_t number = least.size() + 1;
+        if (!blocks.at(id).movable || std::exchange(counted[id], number) == number) continue;
+        needed += blocks[id].bytes;
+      }
+    }
+    least.push_back(needed);
+    for (const TraceBlockId id : op.frees) {
+      if (!blocks.at(id).movable) unmovable -= blocks[id].bytes;
+    }
+  }
+  return least;
 }
 
 TraceBlockId TraceBuilder::existing(Bytes bytes) {

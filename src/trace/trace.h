@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,12 @@ struct TraceTemporary {
   std::uint32_t end = 0;
 };
 
+/// Most bytes that an operator's temporaries take beside all of its results, whenever those are
+/// made. `allocations`: the bytes of each, results and temporaries, in order. What a temporary
+/// takes is said there, not in `temporaries`.
+[[nodiscard]] Bytes beside_results(std::span<const Bytes> allocations,
+                                   std::span<const TraceTemporary> temporaries);
+
 /// One outermost operator. Every list names a block at most once; a block may be in both `reads`
 /// and `writes`. Running it again, to have a block's bytes back, makes all its results and
 /// temporaries again, in the same order.
@@ -67,7 +74,8 @@ struct TraceOperator {
   /// What running it again reads, if that is not `reads`: it computes one of them by the way, from
   /// these, which nobody has written since (a product that is converted). Empty: the same.
   std::vector<TraceBlockId> replay_reads = {};
-  /// Most bytes in use beside all blocks while it runs; no less than its temporaries' peak.
+  /// Most bytes in use beside all blocks while it runs, its results from its beginning on: a
+  /// temporary that has gone before a result comes takes no room of its own. See beside_results().
   Bytes workspace = 0;
   std::vector<TraceTemporary> temporaries;  ///< ascending by `begin`; empty if not recorded
   /// Running it again on the same bytes gives the same bits and has no other effect.
@@ -84,8 +92,6 @@ struct TraceOperator {
   [[nodiscard]] const std::vector<TraceBlockId>& again_reads() const {
     return replay_reads.empty() ? reads : replay_reads;
   }
-  /// Most bytes that its temporaries take at one time.
-  [[nodiscard]] Bytes temporaries_peak() const;
   /// Running it again leaves the block alone.
   [[nodiscard]] bool spares(TraceBlockId block) const;
 };
@@ -102,6 +108,13 @@ struct Trace {
   /// Bytes alive while each operator runs, its results and its workspace included. The largest is
   /// what the step takes in memory. The trace must be valid.
   [[nodiscard]] std::vector<Bytes> live_bytes() const;
+
+  /// Bytes that must be there while each operator runs, whatever else is away: what cannot move,
+  /// what it uses and makes, its workspace.
+  [[nodiscard]] std::vector<Bytes> least_bytes() const;
+
+  /// Of an operator, by its temporaries: its workspace is no less.
+  [[nodiscard]] Bytes beside_results(const TraceOperator& op) const;
 
   /// Sum over the operators; 0: what the host takes is not known.
   [[nodiscard]] double host_ms() const;

@@ -114,7 +114,7 @@ TEST(StepsShape, BlocksAndOperatorsByHand) {
   EXPECT_EQ(first.writes, Ids{});
   EXPECT_EQ(first.allocs, (Ids{4, 5}));
   EXPECT_EQ(first.frees, Ids{});
-  EXPECT_EQ(first.workspace, 30);  // then 5 + 6, then 6 + 7
+  EXPECT_EQ(first.workspace, 13);  // 6 + 7 beside both results; the 30 bytes go before they come
   ASSERT_EQ(first.temporaries.size(), 4U);
   const auto expect_temporary = [&](std::size_t at, Bytes bytes, std::uint32_t begin,
                                     std::uint32_t end) {

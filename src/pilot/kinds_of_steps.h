@@ -1,0 +1,30 @@
+#pragma once
+
+#include <vector>
+
+#include "steps/step_log.h"
+
+namespace lms {
+
+/// So many operators in a row, alike in all that can be seen, tell that a known step has begun.
+inline constexpr std::size_t kTellTale = 12;
+
+/// The same operators, whatever they work on.
+[[nodiscard]] bool same_operators(const StepShape& a, const StepShape& b);
+
+/// True if `whole` is `part`, and then at least the beginning of `part` again.
+[[nodiscard]] bool repeats(const StepShape& whole, const StepShape& part);
+
+/// True if a round of `part`, and its beginning again, is anywhere in `whole`: one of the
+/// micro-batches of a step.
+[[nodiscard]] bool has_part(const StepShape& whole, const StepShape& part);
+
+/// Two rounds of the same operators, or three, or twice or thrice as many: steps of different sizes
+/// that came in the same order twice, perhaps.
+[[nodiscard]] bool is_several(const StepShape& shape);
+[[nodiscard]] bool is_several(StepLog& log, StepLog::Span span);
+
+/// What every such step reads and none writes, ascending.
+[[nodiscard]] std::vector<BlockUid> only_read(const StepShape& shape);
+
+}  // namespace lms
