@@ -27,7 +27,7 @@ class Situation:
     def pressed(self) -> bool:
         """Something has had to leave since `enable()`, from before which the statistics go on."""
         moved = self.stats["evictions"] or self.stats["drops"]
-        return bool(moved) and self.state != _ASLEEP
+        return bool(moved) and (self.state != _ASLEEP or not self.planning)
 
     @property
     def overhead(self) -> float | None:
@@ -138,8 +138,9 @@ def _limits(now: Situation) -> Iterator[str]:
         "limit on nothing would leave."
     )
     yield (
-        f"Below {format_bytes(learnt.least)} it cannot run: {learnt.least_operator} needs that at "
-        "once. Tensors below min_block come on top of both."
+        f"Below {format_bytes(learnt.least)} {learnt.least_operator} has no room for all that it "
+        "uses at once: it runs in parts, or where its tensors lie, if it can at all. Tensors below "
+        "min_block come on top of both."
     )
 
 

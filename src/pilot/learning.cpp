@@ -51,6 +51,9 @@ void Pilot::settle_parting() {
     one->shunned_until = operators_ + rounds * (walk.operators - parting->before);
     one->patience = part.patience;
   }
+  for (const auto& one : scripts_) {
+    one->has_parts = one->has_parts || has_part(one->shape, part.shape);
+  }
 }
 
 void Pilot::differs() {

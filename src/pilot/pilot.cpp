@@ -273,9 +273,9 @@ void Pilot::restart_operator() {
   }
 }
 
-/// There is a step of which nothing says that it is a part of another.
+/// More is known than one part of a step.
 bool Pilot::knows_whole() const {
-  return std::ranges::any_of(scripts_, [](const auto& one) { return !one->is_part; });
+  return scripts_.size() > 1 || (scripts_.size() == 1 && !scripts_.front()->is_part);
 }
 
 void Pilot::end_operator() {

@@ -38,6 +38,11 @@ PLANNED = {"evictions": 9, "plan__shapes": 1, "plan__planned": 1, "plan__steps":
         (situation(evictions=5, plan__shapes=1), ["its plan is being made, or none was"], []),
         (situation(evictions=5, plan__shapes=1, plan__planned=1), ["none has followed"], []),
         (situation(evictions=5, planning=False), ["Plans are off", "plan='on'"], ["twenty"]),
+        (
+            Situation("cpu", situation(evictions=5).stats, False, None, "nothing has had to leave"),
+            ["Plans are off"],
+            ["Nothing has had to leave"],
+        ),
         (situation(**PLANNED), ["Planned: 50 steps"], ["What would help", "should take"]),
         (
             situation(STEP, **PLANNED, plan__predicted_us=210_000),
