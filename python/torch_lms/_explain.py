@@ -25,7 +25,9 @@ class Situation:
 
     @property
     def pressed(self) -> bool:
-        """Something has had to leave since `enable()`, from before which the statistics go on."""
+        """Something has had to leave since `enable()`, from before which the statistics go on;
+        with plans off, ever.
+        """
         moved = self.stats["evictions"] or self.stats["drops"]
         return bool(moved) and (self.state != _ASLEEP or not self.planning)
 

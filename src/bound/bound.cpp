@@ -5,7 +5,6 @@
 #include <compare>
 #include <cstddef>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 

@@ -9,7 +9,7 @@ namespace lms {
 /// Whether steps may leave their plans and come back (Detour): where, without that, most operators
 /// run under no plan. Loops that are planned as they are gain nothing by it, and the search for a
 /// way back has its own mistakes. If no more operators run under a plan with it than did without,
-/// it is off for good.
+/// it is off until a longer step is known.
 class DetourGate {
  public:
   enum class Rule : std::uint8_t {
@@ -28,7 +28,7 @@ class DetourGate {
   [[nodiscard]] bool usable() const { return open_ || (rule_ == Rule::kWhenNeeded && !tried_); }
 
   /// A step is known that makes sense with detours alone.
-  void open_for_rough_step() {
+  void open_at_once() {
     if (!open_ && usable()) open(0);
   }
 

@@ -37,13 +37,13 @@ void Pilot::settle_parting() {
   Script& part = *walk.script;
   const std::uint64_t along = walk.operators - walk.joined;
   if (along >= kFew * part.size()) return;
-  const bool is_part = std::ranges::any_of(
+  const bool begins_another = std::ranges::any_of(
       scripts_, [&](const auto& other) { return repeats(other->shape, part.shape); });
-  if (!is_part && !parting->changed && along >= kMicro * part.size()) return;
-  if (++part.ended_early < part.patience && !is_part) return;
+  if (!begins_another && !parting->changed && along >= kMicro * part.size()) return;
+  if (++part.ended_early < part.patience && !begins_another) return;
   const auto often = static_cast<std::uint64_t>(part.patience) / 2;
   // What it was learnt with is no more, gradients say: it is not a step by itself.
-  part.is_part = part.is_part || is_part || outlived(part);
+  part.is_part = part.is_part || begins_another || outlived(part);
   const std::uint64_t rounds = (part.is_part ? kSeen : kRounds) * often;
   part.patience *= 2;
   const auto of_its_form = [&](const auto& one) { return one->form == part.form; };
@@ -68,9 +68,9 @@ void Pilot::differs() {
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
     // What has been timed so far is the same in both.
     ++stats_.divergences;
-    const bool in_other_sizes = changed->sizes() != Walk::Sizes::kEqual;
     walk_along(other, std::move(*changed), /*goes_on_timing=*/true);
-    return in_other_sizes ? change_size() : void();
+    if (walk_->sizes() != Walk::Sizes::kEqual) change_size();
+    return;
   }
   if (walk_->differs_in_size()) return change_size();
   leave();
@@ -333,12 +333,13 @@ void Pilot::look_for_new() {
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
 }
 
-/// Where no step is known, nor has come twice: one that is much like the one before it.
+/// Where no step is known that is not shunned, nor has come twice: one that is much like the one
+/// before it.
 void Pilot::look_roughly() {
   constexpr std::uint64_t kOften = 4;  // the log has grown by one part of so many since last time
-  const bool some = std::ranges::any_of(
-      scripts_, [&](const auto& script) { return operators_ >= script->shunned_until; });
-  if (!detours_.usable() || some || operators_ < look_roughly_) return;
+  if (!detours_.usable() || operators_ < look_roughly_) return;
+  const auto counts = [&](const auto& script) { return operators_ >= script->shunned_until; };
+  if (std::ranges::any_of(scripts_, counts)) return;
   look_roughly_ = operators_ + std::max((log_.end() - log_.first()) / kOften, 4 * kPause);
   const auto rough = find_rough_step(log_, detours_.least_steps());
   if (!rough) return;
@@ -349,7 +350,7 @@ void Pilot::look_roughly() {
   if (known) return;  // micro-batches, each as the one before
   if (bytes_needed(*shape) < options_.limit / 4 * 3) return;
   learn_apart(std::move(*shape));
-  detours_.open_for_rough_step();
+  detours_.open_at_once();
 }
 
 /// True if a block that every step uses is no more.

@@ -70,7 +70,7 @@ TEST(DetourGate, TheOthersNeverChange) {
   DetourGate open = known(Rule::kOpen);
   count(closed, 100, 0);
   count(open, 100, 0);
-  closed.open_for_rough_step();
+  closed.open_at_once();
   EXPECT_FALSE(closed.open());
   EXPECT_TRUE(open.open());
 }
@@ -79,7 +79,7 @@ TEST(DetourGate, OpensForAStepThatIsKnownRoughly) {
   DetourGate gate;
   gate.start(Rule::kWhenNeeded);
   EXPECT_TRUE(gate.usable());
-  gate.open_for_rough_step();
+  gate.open_at_once();
   EXPECT_TRUE(gate.open());
 }
 

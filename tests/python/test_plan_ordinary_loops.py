@@ -144,7 +144,7 @@ def test_planned_in_the_end(program: Program, limit: int) -> None:
     torch_lms.enable(
         limit=limit, min_block=4096, device="cpu", plan="now", plan_seconds=0.1, plan_cache="off"
     )
-    losses, planned, steps = [], [], 0
+    losses, planned, steps = [], [], 0  # nobody reads a loss before the end
     for loss in program():
         losses.append(loss)
         now = torch_lms.memory_stats("cpu")["plan.steps"]

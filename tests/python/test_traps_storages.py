@@ -265,7 +265,6 @@ def test_distributed_tensor(device: str) -> None:
 
 
 @pytest.mark.cpu_only
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 def test_memory_of_onednn_outlives_lms(device: str) -> None:
     """oneDNN's tensors are raw allocations, which the allocator in place when they die frees: also
     after LMS is off, and when it is on again.

@@ -28,7 +28,7 @@ class CpuManager;
 void delete_memory(void* data);
 
 /// Takes PyTorch's place as CPU allocator: large allocations become blocks, the rest is passed on.
-/// All is, once LMS is off.
+/// Once LMS is off, everything is.
 class CpuAllocator final : public c10::Allocator {
  public:
   explicit CpuAllocator(CpuManager& manager) : manager_(manager) {}
