@@ -214,6 +214,12 @@ void capture_end(const std::string& device) {
   });
 }
 
+/// How many hold the tensor, or its storage; callers alike count alike.
+std::int64_t holders(const at::Tensor& tensor) {
+  const std::size_t of_storage = tensor.has_storage() ? tensor.storage().use_count() : 0;
+  return static_cast<std::int64_t>(tensor.use_count() + of_storage);
+}
+
 c10::Dict<std::string, std::string> info() {
   c10::Dict<std::string, std::string> facts;
   facts.insert("lms_version", LMS_VERSION);
@@ -270,6 +276,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("access(Tensor t) -> ()", &lms::torch::access);
   m.def("make_plain(Tensor t) -> ()", &lms::torch::make_plain);
   m.def("keep(Tensor t) -> ()", &lms::torch::keep);
+  m.def("holders(Tensor t) -> int", &lms::torch::holders);
   m.def("make_readable(Tensor t) -> ()", &lms::torch::make_readable);
   m.def("before_free(Storage s) -> ()", &lms::torch::before_free);
   m.def("scope_begin(bool holds) -> ()", &lms::torch::scope_begin);

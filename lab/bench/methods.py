@@ -108,11 +108,13 @@ def offload(setting: Setting) -> Record:
     )
 
 
+_SETTINGS = {"true": True, "false": False}
+
+
 def _enable(lms: ModuleType, setting: Setting, **extra: Any) -> None:
     if setting.min_block is not None:
         extra["min_block"] = setting.min_block
-    if setting.other_algorithms:
-        extra["other_algorithms"] = True
+    extra |= {key: _SETTINGS.get(value, value) for key, value in setting.enable.items()}
     # Every run plans for itself.
     lms.enable(limit=setting.limit_bytes, device=str(setting.device), plan_cache="off", **extra)
 

@@ -157,10 +157,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--plan-seconds", type=float, default=5.0, help="most time to search for a plan"
     )
     parser.add_argument(
-        "--other-algorithms",
-        action="store_true",
-        help="enable(other_algorithms=True): where a convolution's first workspace never fits",
+        "--enable",
+        metavar="SETTING=VALUE",
+        action="append",
+        default=[],
+        help="a further setting of enable(), such as deferred_updates=false; may be repeated",
     )
+    parser.add_argument("--clip", action="store_true", help="gradients are clipped at norm 1")
     parser.add_argument(
         "--traces", type=Path, help="planned runs leave STEP.trace.json.gz in this directory"
     )
@@ -174,6 +177,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--no-ballast", dest="ballast_slack", action="store_const", const=None, help="or all of it"
     )
     arguments = parser.parse_args(argv)
+    if wrong := [pair for pair in arguments.enable if "=" not in pair]:
+        parser.error(f"--enable {wrong[0]}: a setting and its value are needed, SETTING=VALUE")
     if not arguments.suite:
         if arguments.step is None or len(arguments.step) != 1:
             parser.error("one --step, or a --suite, is needed")
@@ -256,12 +261,13 @@ class Bench:
                 "optimizer": given.optimizer,
                 "attention": given.attention,
                 "deterministic": given.deterministic,
+                "clip": given.clip,
             },
             "device": given.device,
             "headroom": given.headroom or None,
             "min_block": given.min_block or ("4KiB" if given.tiny else None),
             "plan_seconds": given.plan_seconds,
-            "other_algorithms": given.other_algorithms,
+            "enable": dict(pair.split("=", 1) for pair in given.enable),
             "ballast_slack": given.ballast_slack,
             "reference": str(reference.resolve()) if reference else None,
             "runs": [

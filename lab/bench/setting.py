@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,8 +32,8 @@ class Setting:
     compared: int | None = None
     # Most time that a search for a plan may take.
     plan_seconds: float = 5.0
-    # Of enable().
-    other_algorithms: bool = False
+    # Further settings of enable(), as text.
+    enable: dict[str, str] = field(default_factory=dict)
     # Where planned runs leave the trace of the step.
     trace: Path | None = None
     # What makes the device keep to the limit.

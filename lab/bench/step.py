@@ -18,6 +18,7 @@ class StepOptions:
     optimizer: str = "default"
     attention: str = "flash"
     deterministic: bool = True
+    clip: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class TrainStep:
     autocast: torch.dtype | None = None
     # Entered around each forward pass; `save_on_cpu` and its like.
     around_forward: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    # The norm at which gradients are clipped.
+    clip: float | None = None
     loop: Loop | None = None
     iteration: int = 0
 
@@ -65,6 +68,8 @@ class TrainStep:
         ):
             loss = self.forward()
         loss.backward()
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
         return loss.detach()
 

@@ -245,4 +245,7 @@ def build(step: str, options: StepOptions, device: torch.device) -> TrainStep:
     """A fresh training step on `device`, always from the same seed."""
     torch.manual_seed(SEED)
     with torch.device(device):
-        return (STEPS | packages.STEPS)[step](options)
+        built = (STEPS | packages.STEPS)[step](options)
+    if options.clip:
+        built.clip = 1.0
+    return built

@@ -42,7 +42,7 @@ def _setting(request: dict[str, Any], run: dict[str, Any], reference: Any) -> Se
         steps=run.get("steps"),
         compared=run.get("compared"),
         plan_seconds=request["plan_seconds"],
-        other_algorithms=request["other_algorithms"],
+        enable=request["enable"],
         trace=Path(run["trace"]) if run.get("trace") else None,
         reference=reference,
     )
@@ -103,7 +103,8 @@ def _incomparable(reference: records.Record, facts: records.Record) -> str | Non
         return "it ran on another machine or PyTorch"
     theirs, ours = reference["options"], facts["options"]
     # What the process and the limit are like does not change a plain run.
-    if theirs and any(theirs[key] != ours[key] for key in asdict(StepOptions())):
+    defaults = asdict(StepOptions())  # records from before an option have none of it
+    if theirs and any(theirs.get(key, usual) != ours[key] for key, usual in defaults.items()):
         return "it had other options"
     return None
 
@@ -119,7 +120,7 @@ def _facts(request: dict[str, Any]) -> records.Record:
     options = asdict(StepOptions(**request["options"]))
     options["headroom"] = request["headroom"]
     options["plan_seconds"] = request["plan_seconds"]
-    options["other_algorithms"] = request["other_algorithms"]
+    options["enable"] = request["enable"]
     options["alloc_conf"] = os.environ.get(
         "PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
     )

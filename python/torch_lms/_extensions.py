@@ -67,6 +67,22 @@ def _operator() -> Any:
     return torch.ops.lms_extension.call.default
 
 
+def _holders(tensor: torch.Tensor) -> int:
+    return int(torch.ops.lms.holders(tensor))
+
+
+def _keep_what_is_held(tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+    """An object of the extension may have kept these, and will use their memory in calls that do
+    not have them. (A graph keeps tensors as well: of its nodes the hook takes care.)"""
+    with torch._C.DisableTorchFunction():
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *results)):
+            return
+        returned = {t.untyped_storage()._cdata for t in results}
+        for tensor in tensors:
+            if tensor.untyped_storage()._cdata not in returned:
+                torch.ops.lms.keep(tensor)
+
+
 def _as_operator(
     patches: Patches,
     has_bytes: Callable[[torch.Tensor], bool],
@@ -87,12 +103,16 @@ def _as_operator(
             return list(filter(has_bytes, nested(results)))
 
         before, _thread.call = _thread.call, call
+        held = [_holders(tensor) for tensor in tensors]
         try:
             with torch._C.DisableTorchFunction():
                 on_gpu = any(tensor.is_cuda for tensor in tensors)
             _operator().redispatch(_CUDA if on_gpu else _CPU, tensors)
         finally:
             _thread.call = before
+        more = [t for t, count in zip(tensors, held, strict=True) if _holders(t) > count]
+        if more:
+            _keep_what_is_held(more, list(filter(has_bytes, nested(results))))
         return results[0]
 
     wrapper._lms_extension = True  # type: ignore[attr-defined]

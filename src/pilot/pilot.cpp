@@ -17,6 +17,10 @@ Pilot::~Pilot() {
 }
 
 void Pilot::start(const Options& options) {
+  {
+    const Lock lock(mutex_);
+    if (power_ != State::kOff && options == given_) return;
+  }
   stop();
   {
     EngineLock lock = engine_.lock();
@@ -24,7 +28,7 @@ void Pilot::start(const Options& options) {
   }
   Lock lock(mutex_);
   stop_locked(lock);
-  options_ = options;
+  options_ = given_ = options;
   mode_ = Mode::kLearning;
   wants_costs_ = true;
   log_.clear();
@@ -54,6 +58,7 @@ void Pilot::start(const Options& options) {
   stats_ = {};
   said_ = 0;
   below_ = TierBelow::kRoomy;
+  device_.defer_updates({});
   if (options.enabled) power_ = State::kAsleep;
 }
 

@@ -92,8 +92,8 @@ class PilotDevice {
   };
   /// For profilers. Cheap; may be called with the pilot's lock held.
   virtual void show(Stage /*stage*/, bool /*begins*/) noexcept {}
-  /// Steps are faster if the updates that write these blocks wait until their results are wanted.
-  /// They are another step then. Called with the pilot's lock held.
+  /// Steps are faster if the updates that write these blocks, and no others, wait until their
+  /// results are wanted. They are another step then. Called with the pilot's lock held.
   virtual void defer_updates(const std::vector<BlockUid>& /*written*/) {}
 
   /// Something that the user should know, once.
@@ -137,6 +137,8 @@ class Pilot {
     DetourGate::Rule detours = DetourGate::Rule::kWhenNeeded;
     SearchOptions search;
     std::string plan_cache;  ///< folder of plans for the next start (PlanCache); empty: none
+
+    bool operator==(const Options&) const = default;
   };
 
   Pilot(Engine& engine, PilotDevice& device) : engine_(engine), device_(device), outlook_(engine) {}
@@ -144,9 +146,9 @@ class Pilot {
   Pilot(const Pilot&) = delete;
   Pilot& operator=(const Pilot&) = delete;
 
-  /// Forgets everything and starts anew. Other threads may be inside any function meanwhile. Waits
-  /// for the plan that is being made, and with it for the device; no lock of the engine may be
-  /// held.
+  /// Forgets everything and starts anew; goes on as it was, if it has begun with the same options.
+  /// Other threads may be inside any function meanwhile. Waits for the plan that is being made, and
+  /// with it for the device; no lock of the engine may be held.
   void start(const Options& options);
   void stop();
   /// After stop(), whose cause has not come about: begins again, with the options of start().
@@ -374,6 +376,7 @@ class Pilot {
 
   std::mutex mutex_;  ///< guards all below
   Options options_;
+  Options given_;  ///< to start(); what has been settled since is in options_ alone
   Mode mode_ = Mode::kLearning;
   StepLog log_;
   Outlook outlook_;

@@ -16,6 +16,8 @@ struct SearchOptions {
   /// Where to begin, if blocks may be computed again: a plan for a step of the same operators and
   /// blocks, whatever their times and the budget. It must live as long as the call.
   const Plan* start = nullptr;
+
+  bool operator==(const SearchOptions&) const = default;
 };
 
 struct PlannedStep {

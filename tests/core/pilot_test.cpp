@@ -75,12 +75,30 @@ TEST(Pilot, MayBeStartedAnewAtAnyMoment) {
   for (int before = 1; before <= 12; ++before) {
     Loop loop(kTight, 8);
     for (int i = 0; i < before; ++i) loop.step(8);
-    loop.pilot.start({.limit = kTight, .in_foreground = true, .search = {.rounds = 200}});
+    loop.pilot.start({.limit = kTight + 1, .in_foreground = true, .search = {.rounds = 200}});
     loop.pilot.wake();
     for (int i = 0; i < 12; ++i) loop.step(8);
     EXPECT_EQ(loop.pilot.stats().planned, 1) << "after " << before << " steps";
     EXPECT_EQ(loop.pilot.stats().divergences, 0) << "after " << before << " steps";
   }
+}
+
+TEST(Pilot, GoesOnAsItWasIfItIsStartedWithTheSameOptions) {
+  Loop loop(kTight, 8);
+  const Pilot::Options options = {
+      .limit = kTight, .in_foreground = true, .search = {.rounds = 200}};
+  loop.pilot.start(options);
+  loop.pilot.wake();
+  for (int i = 0; i < 10; ++i) loop.step(8);
+  const auto steps = loop.pilot.stats().steps;
+  ASSERT_GT(steps, 0);
+  loop.pilot.start(options);
+  for (int i = 0; i < 3; ++i) loop.step(8);
+  EXPECT_EQ(loop.pilot.stats().planned, 1);
+  EXPECT_EQ(loop.pilot.stats().steps, steps + 3);
+  loop.pilot.stop();
+  loop.pilot.start(options);  // after stop() it has forgotten
+  EXPECT_EQ(loop.pilot.stats().planned, 0);
 }
 
 TEST(Pilot, AFailureIsOfOneStepAlone) {

@@ -39,7 +39,7 @@ def request(runs: list[dict], **changes) -> dict:
         "headroom": 1.0,
         "min_block": "4KiB",
         "plan_seconds": 0.5,
-        "other_algorithms": False,
+        "enable": {},
         "ballast_slack": None,
         "reference": None,
         "runs": runs,

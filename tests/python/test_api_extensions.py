@@ -89,6 +89,26 @@ def test_methods_constructors_and_inner_modules(raw: ModuleType, stress: bool | 
     assert torch.equal(raw.Holder.twin(x), x)
 
 
+def test_objects_that_hold_tensors(raw: ModuleType, stress: bool | str) -> None:
+    """What an object has kept from an earlier call stays where it is."""
+    with managed(stress):
+        x, other = numbers(7), numbers(8)
+        window = raw.Window(x)
+        raw.copy(other, source=x)
+        assert state(x) == "kept" and is_away(other), "only what is held stays"
+        assert torch.equal(window.read(), numbers(7))
+        window.fill()
+        assert torch.equal(x, torch.full_like(x, 3))
+
+
+def test_an_object_sees_updates_that_wait(raw: ModuleType) -> None:
+    with torch_lms.managed(min_block=1, device="cpu", stress=True, deferred_updates="all"):
+        x, one = numbers(7) + 0, numbers(0) + 1
+        window = raw.Window(x)
+        x.add_(one)
+        assert torch.equal(window.read(), numbers(7) + 1)
+
+
 def test_virtual_functions(raw: ModuleType, stress: bool | str) -> None:
     class Same(raw.Virtual):  # type: ignore[name-defined]
         pass

@@ -69,7 +69,7 @@ def test_without_the_package_a_step_is_skipped(monkeypatch, tmp_path):
     monkeypatch.setitem(packages.STEPS, "vit_large_64x224", missing)
     request = {"step": "vit_large_64x224", "options": {"tiny": True}, "device": "cpu"}
     request |= {"headroom": 1.0, "min_block": None, "plan_seconds": 1.0}
-    request |= {"other_algorithms": False, "ballast_slack": None}
+    request |= {"enable": {}, "ballast_slack": None}
     facts = {"machine": None, "options": None}
     record = worker._one(request, {"method": "host"}, facts, None)
     assert record["skipped"] == "timm cannot be imported"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from deferral import MODES, managed_tensor, put_off, waiting
+from deferral import MODES, device, managed_tensor, put_off, waiting  # noqa: F401
 from stress import harness
 from stress.compare import bits_of, differences
 from stress.networks import mlp
@@ -19,12 +19,17 @@ import torch_lms
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+def _device() -> str:
+    return torch.get_default_device().type
+
+
 def _same(run: Callable[[], dict[str, Any]], least: int = 1, **settings: Any) -> None:
     """Whether a run has the same bits in plain PyTorch, and in every mode."""
+    device = _device()
     expected = bits_of(run())
     assert not differences(expected, bits_of(run())), "two plain runs differ"
     for mode in MODES:
-        with harness.managed("cpu", deferred_updates=mode, **({"stress": True} | settings)):
+        with harness.managed(device, deferred_updates=mode, **({"stress": True} | settings)):
             before = put_off()
             result = run()
             wrong = differences(expected, bits_of(result))
@@ -55,7 +60,7 @@ def test_accumulation_and_clipping(form: str, to_none: bool) -> None:
         losses, norms = [], []
         for step in range(3):
             for part in range(4):
-                x = data(16, 64, device="cpu", value=10 * step + part)
+                x = data(16, 64, device=_device(), value=10 * step + part)
                 loss = (model(x) - x).square().mean() / 4
                 loss.backward()
                 losses.append(loss.detach())
@@ -79,7 +84,7 @@ def test_what_follows_a_step(form: str) -> None:
         optimizer = _optimizer(model, form)
         seen: dict[str, Any] = {}
         for step in range(4):
-            x = data(16, 64, device="cpu", value=step)
+            x = data(16, 64, device=_device(), value=step)
             (model(x) - x).square().mean().backward()
             optimizer.step()
             for group in optimizer.param_groups:
@@ -131,10 +136,10 @@ def test_scaled_losses() -> None:
         seed()
         model = mlp()
         optimizer = _optimizer(model, "fused")
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1)
+        scaler = torch.amp.GradScaler(_device(), init_scale=2.0**10, growth_interval=1)
         weights = []
         for step in range(4):
-            x = data(16, 64, device="cpu", value=step)
+            x = data(16, 64, device=_device(), value=step)
             if step == 2:
                 x[0, 0] = float("inf")  # this step is left out
             scaler.scale((model(x) - x).square().mean()).backward()
@@ -158,7 +163,7 @@ def test_small_arguments_are_kept(found: float) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
         scale, inf = torch.tensor(2.0), torch.tensor(found)
         optimizer.grad_scale, optimizer.found_inf = scale, inf
-        x = data(16, 64, device="cpu")
+        x = data(16, 64, device=_device())
         for _ in range(2):
             (model(x) - x).square().mean().backward()
             optimizer.step()
@@ -179,7 +184,7 @@ def test_an_interrupt_in_between() -> None:
         seed()
         model = mlp()
         optimizer = _optimizer(model, "fused")
-        x = data(16, 64, device="cpu")
+        x = data(16, 64, device=_device())
         for interrupted in (False, True, False):
             try:
                 (model(x) - x).square().mean().backward()
@@ -194,23 +199,23 @@ def test_an_interrupt_in_between() -> None:
     _same(run)
 
 
-def test_by_default_everything_runs_when_called() -> None:
-    with harness.managed("cpu", stress=True):
+def test_by_default_everything_runs_when_called(device: str) -> None:
+    with harness.managed(device, stress=True):
         before = put_off()
         weight = managed_tensor()
         weight.mul_(2)
         assert waiting() == 0 and put_off() == before
 
 
-def test_updates_wait_alone() -> None:
+def test_updates_wait_alone(device: str) -> None:
     """An optimizer's lists wait, and no other operator does."""
-    with harness.managed("cpu", stress=True, deferred_updates="updates"):
+    with harness.managed(device, stress=True, deferred_updates="updates"):
         weight = managed_tensor()
         weight.mul_(2)
         assert waiting() == 0
         model = mlp()
         optimizer = _optimizer(model, "fused")
-        x = data(16, 64, device="cpu")
+        x = data(16, 64, device=_device())
         for _ in range(2):  # state is made in the first
             optimizer.zero_grad()
             (model(x) - x).square().mean().backward()
@@ -225,7 +230,7 @@ def _steps(count: int, layer: int, batch: int) -> dict[str, Any]:
     seed()
     model = torch.nn.Sequential(*[torch.nn.Linear(layer, layer) for _ in range(12)])
     optimizer = _optimizer(model, "fused")
-    x = data(batch, layer, device="cpu")
+    x = data(batch, layer, device=_device())
     for _ in range(count):
         optimizer.zero_grad()
         (model(x) - x).square().mean().backward()
@@ -234,32 +239,40 @@ def _steps(count: int, layer: int, batch: int) -> dict[str, Any]:
     return dict(model.state_dict())
 
 
-def test_planned_steps() -> None:
+# What a step has to be like for a plan: the size of a layer, and the limit for twelve of them.
+SIZES = {"cpu": (256, "6MiB"), "cuda": (2048, "384MiB")}
+# Likewise, with so much computation beside the optimizer that its copies fit there, and a batch.
+MUCH_TO_COMPUTE = {"cpu": (512, "36MiB", 1536), "cuda": (2048, "576MiB", 8192)}
+
+
+def test_planned_steps(device: str) -> None:
     """Steps repeat with the parts where they run: they are learnt and planned like others."""
-    expected = bits_of(_steps(16, layer=256, batch=256))
+    layer, limit = SIZES[device]
+    expected = bits_of(_steps(16, layer=layer, batch=256))
     with harness.managed(
-        "cpu", limit="6MiB", plan="now", deferred_updates="updates", min_block="64KiB"
+        device, limit=limit, plan="now", deferred_updates="updates", min_block="64KiB"
     ):
         before = put_off()
-        actual = bits_of(_steps(16, layer=256, batch=256))
-        stats = torch_lms.memory_stats("cpu")
+        actual = bits_of(_steps(16, layer=layer, batch=256))
+        stats = torch_lms.memory_stats(device)
     harness.check_same(expected, actual, "planned")
     assert stats["deferred.parts"] > before + 12 * 8
     assert stats["plan.steps"] > 2 and stats["evictions"] > 0
 
 
-def test_a_plan_chooses() -> None:
+def test_a_plan_chooses(device: str) -> None:
     """The optimizer is all copies, the rest all computation: a plan has some updates wait.
 
     By what this machine takes for both: a busy one is asked again.
     """
-    expected = bits_of(_steps(20, layer=512, batch=1536))
+    layer, limit, batch = MUCH_TO_COMPUTE[device]
+    expected = bits_of(_steps(20, layer=layer, batch=batch))
     for _ in range(6):
-        with harness.managed("cpu", limit="36MiB", plan="now", plan_cache="off",
+        with harness.managed(device, limit=limit, plan="now", plan_cache="off",
                              min_block="64KiB", deferred_updates=True):  # fmt: skip
             before = put_off()
-            actual = bits_of(_steps(20, layer=512, batch=1536))
-            stats = torch_lms.memory_stats("cpu")
+            actual = bits_of(_steps(20, layer=layer, batch=batch))
+            stats = torch_lms.memory_stats(device)
         harness.check_same(expected, actual, "planned")
         assert stats["plan.steps"] > 2
         if stats["deferred.parts"] > before:

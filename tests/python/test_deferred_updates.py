@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from deferral import MODES, managed_tensor, put_off, waiting
+from deferral import MODES, device, managed_tensor, put_off, waiting  # noqa: F401
 from stress import harness
 from stress.programs import PROGRAMS, Program
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def deferring() -> Iterator[None]:
-    with harness.managed("cpu", stress=True, deferred_updates="all"):
+def deferring(device: str) -> Iterator[None]:
+    with harness.managed(device, stress=True, deferred_updates="all"):
         yield
 
 
@@ -36,18 +36,19 @@ def _cases() -> list[object]:
     return [
         pytest.param(item, id=item.name, marks=marks[item.slow])
         for item in PROGRAMS.values()
-        if "cpu" in item.devices
     ]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("item", _cases())
-def test_programs(item: Program, mode: str) -> None:
+def test_programs(item: Program, mode: str, device: str) -> None:
     """Every program, with everything evicted after every operator."""
-    expected = harness.plain_bits(item, "cpu")
-    with harness.managed("cpu", deferred_updates=mode):
+    if device not in item.devices:
+        pytest.skip(f"a program of {', '.join(item.devices)}")
+    expected = harness.plain_bits(item, device)
+    with harness.managed(device, deferred_updates=mode):
         before = put_off()
-    stats = harness.run_managed(item, "cpu", expected, stress=True, deferred_updates=mode)
+    stats = harness.run_managed(item, device, expected, stress=True, deferred_updates=mode)
     # LBFGS has no lists; the fused Adagrad says that it writes step counts, which are too small.
     none_waits = ("optimizer_lbfgs", "optimizer_adagrad_fused")
     if item.name.startswith("optimizer_") and item.name not in none_waits:
@@ -57,10 +58,10 @@ def test_programs(item: Program, mode: str) -> None:
 @pytest.mark.parametrize(
     "item", [p for p in PROGRAMS.values() if p.name.startswith("optimizer_")], ids=lambda p: p.name
 )
-def test_optimizers_with_drops(item: Program) -> None:
+def test_optimizers_with_drops(item: Program, device: str) -> None:
     """What can be computed again is dropped: it is computed from what was there before a write."""
-    expected = harness.plain_bits(item, "cpu")
-    harness.run_managed(item, "cpu", expected, stress="drop", deferred_updates="all")
+    expected = harness.plain_bits(item, device)
+    harness.run_managed(item, device, expected, stress="drop", deferred_updates="all")
 
 
 # Whoever looks ----------------------------------------------------------------------------------
@@ -125,11 +126,15 @@ LOOKS: dict[str, Callable[[torch.Tensor], list[float]]] = {
     "thread": _in_thread,
     "child": _in_child,
     "state_dict": lambda t: torch.nn.ParameterList([t]).state_dict()["0"].flatten().tolist(),
+    "host": lambda t: t.cpu().flatten().tolist(),
 }
+OF_MEMORY_OF_THE_HOST = ("numpy", "address", "shared", "child")
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_who_looks_sees_it(deferring: None, look: str) -> None:
+def test_who_looks_sees_it(deferring: None, look: str, device: str) -> None:
+    if device == "cuda" and look in OF_MEMORY_OF_THE_HOST:
+        pytest.skip("a way to look at memory of the host")
     weight, gradient = managed_tensor(), managed_tensor()
     weight.add_(gradient, alpha=2)
     assert waiting() == 1
@@ -157,7 +162,7 @@ def test_what_is_read_may_change(deferring: None) -> None:
 def test_what_is_read_may_change_unheard(deferring: None) -> None:
     weight, gradient = managed_tensor(), managed_tensor()
     weight.add_(gradient)
-    gradient.numpy()[:] = 100
+    torch.from_dlpack(gradient.__dlpack__())[:] = 100
     assert weight.sum().item() == 2 * 64 * 64
 
 
@@ -265,39 +270,41 @@ def test_versions_count_at_the_call(deferring: None) -> None:
         y.sum().backward()
 
 
-def test_disable_runs_what_waits() -> None:
-    with harness.managed("cpu", deferred_updates="all"):
+def test_disable_runs_what_waits(device: str) -> None:
+    with harness.managed(device, deferred_updates="all"):
         weight, gradient = managed_tensor(), managed_tensor()
         weight.add_(gradient)
         assert waiting() == 1
     assert weight.sum().item() == 2 * 64 * 64
 
 
-def test_turning_it_off_runs_what_waits(deferring: None) -> None:
+def test_turning_it_off_runs_what_waits(deferring: None, device: str) -> None:
     weight = managed_tensor()
     weight.mul_(2)
     assert waiting() == 1
-    torch_lms.enable(device="cpu", stress=True, min_block="4KiB", deferred_updates=False)
+    torch_lms.enable(device=device, stress=True, min_block="4KiB", deferred_updates=False)
     assert waiting() == 0
     weight.mul_(2)
     assert waiting() == 0
     assert weight.sum().item() == 4 * 64 * 64
 
 
-def test_no_room_loses_nothing() -> None:
+def test_no_room_loses_nothing(device: str) -> None:
     """A part that finds no room waits on, and runs where there is some."""
     mib = 1 << 20
     whole = {"plan": False, "deferred_updates": "all", "slices": "off"}
-    with harness.managed("cpu", limit=64 * mib, **whole):
+    if device == "cuda":
+        pytest.skip("PyTorch's allocator takes memory in larger pieces there")
+    with harness.managed(device, limit=64 * mib, **whole):
         weight, gradient = managed_tensor(mib), managed_tensor(mib)  # 4 MiB each
         weight.add_(gradient)
         assert waiting() == 1
-        torch_lms.enable(device="cpu", limit=6 * mib, min_block="4KiB", **whole)
+        torch_lms.enable(device=device, limit=6 * mib, min_block="4KiB", **whole)
         for _ in range(2):
             with pytest.raises(torch.OutOfMemoryError):
                 weight[:5].sum()
             assert waiting() == 1
-        torch_lms.enable(device="cpu", limit=64 * mib, min_block="4KiB", **whole)
+        torch_lms.enable(device=device, limit=64 * mib, min_block="4KiB", **whole)
         assert weight.sum().item() == 2 * mib
         assert waiting() == 0
 

@@ -95,8 +95,11 @@ Deferred::Mode Deferred::mode_of(const std::string& setting) {
 
 void Deferred::choose(const std::vector<BlockUid>& written) {
   auto chosen = std::make_shared<const Chosen>(written.begin(), written.end());
-  const std::lock_guard guard(chosen_mutex_);
-  chosen_ = std::move(chosen);
+  {
+    const std::lock_guard guard(chosen_mutex_);
+    chosen_ = std::move(chosen);
+  }
+  if (mode() == Mode::kChosen && !written.empty() && !counted_.exchange(true)) ++deferring;
 }
 
 std::shared_ptr<const Deferred::Chosen> Deferred::chosen() {
@@ -105,17 +108,21 @@ std::shared_ptr<const Deferred::Chosen> Deferred::chosen() {
 }
 
 void Deferred::set_mode(Mode mode) {
+  if (mode == this->mode()) return;
   choose({});
   const Mode before = mode_.exchange(mode);
-  if (before == Mode::kNone && mode != Mode::kNone) ++deferring;
-  if (before == Mode::kNone || mode != Mode::kNone) return;
+  if (mode != Mode::kNone) {
+    // Until a plan has chosen something, operators need not ask.
+    if (mode != Mode::kChosen && !counted_.exchange(true)) ++deferring;
+    return;
+  }
   try {
     run_all();
   } catch (...) {
     mode_ = before;
     throw;
   }
-  --deferring;
+  if (counted_.exchange(false)) --deferring;
 }
 
 // Waiting

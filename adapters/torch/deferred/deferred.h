@@ -102,6 +102,7 @@ class Deferred {
   std::mutex chosen_mutex_;  ///< innermost
   std::shared_ptr<const Chosen> chosen_;
   std::atomic<Mode> mode_{Mode::kNone};
+  std::atomic<bool> counted_{false};  ///< in `deferring`
   std::atomic<std::int64_t> waiting_{0};
   std::atomic<bool> any_late_{false};
   std::mutex mutex_;

@@ -15,6 +15,7 @@
 namespace lms::torch {
 
 class DeviceManager;
+struct StorageUse;
 
 /// One outermost call of an operator that may not fit the device, and that can be cut, or work on
 /// what lies below.

@@ -12,6 +12,7 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -73,6 +74,17 @@ class Holder {
   at::Tensor held_;
 };
 
+/// Keeps the caller's tensor itself.
+class Window {
+ public:
+  explicit Window(at::Tensor tensor) : held_(std::move(tensor)) {}
+  [[nodiscard]] at::Tensor read() const { return duplicate(held_); }
+  void fill() const { copy_bytes(held_, at::full_like(held_, 3)); }
+
+ private:
+  at::Tensor held_;
+};
+
 /// Python may override what it calls.
 class Virtual {
  public:
@@ -101,6 +113,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(pybind11::init<const at::Tensor&>())
       .def("write", &Holder::write)
       .def_static("twin", &Holder::twin);
+  pybind11::class_<Window>(module, "Window")
+      .def(pybind11::init<at::Tensor>())
+      .def("read", &Window::read)
+      .def("fill", &Window::fill);
   pybind11::class_<Virtual, Overridden>(module, "Virtual")
       .def(pybind11::init<>())
       .def("run", &Virtual::run)
