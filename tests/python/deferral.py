@@ -14,7 +14,7 @@ MODES = ("all", "random")
 
 
 @pytest.fixture(autouse=True, params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
+def on_device(request: pytest.FixtureRequest) -> Iterator[str]:
     """The device of the test, and of the tensors that it makes."""
     with torch.device(request.param):
         yield request.param

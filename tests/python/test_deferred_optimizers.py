@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from deferral import MODES, device, managed_tensor, put_off, waiting  # noqa: F401
+from deferral import MODES, managed_tensor, on_device, put_off, waiting
 from stress import harness
 from stress.compare import bits_of, differences
 from stress.networks import mlp
@@ -17,6 +17,7 @@ from stress.registry import data, seed
 import torch_lms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+device = on_device
 
 
 def _device() -> str:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from deferral import MODES, device, managed_tensor, put_off, waiting  # noqa: F401
+from deferral import MODES, managed_tensor, on_device, put_off, waiting
 from stress import harness
 from stress.programs import PROGRAMS, Program
 
 import torch_lms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+device = on_device
 
 
 @pytest.fixture
