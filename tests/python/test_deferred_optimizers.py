@@ -6,9 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import deferral
 import pytest
 import torch
-from deferral import MODES, managed_tensor, on_device, put_off, waiting
+from deferral import MODES, managed_tensor, put_off, waiting
 from stress import harness
 from stress.compare import bits_of, differences
 from stress.networks import mlp
@@ -17,7 +18,7 @@ from stress.registry import data, seed
 import torch_lms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-device = on_device
+device = deferral.on_device
 
 
 def _device() -> str:

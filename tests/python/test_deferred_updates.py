@@ -11,16 +11,17 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 
+import deferral
 import pytest
 import torch
-from deferral import MODES, managed_tensor, on_device, put_off, waiting
+from deferral import MODES, managed_tensor, put_off, waiting
 from stress import harness
 from stress.programs import PROGRAMS, Program
 
 import torch_lms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-device = on_device
+device = deferral.on_device
 
 
 @pytest.fixture
