@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "plan/placed_plan.h"
 #include "plan/search.h"
 #include "plan_random.h"

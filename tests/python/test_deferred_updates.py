@@ -16,6 +16,7 @@ import pytest
 import torch
 from deferral import MODES, managed_tensor, put_off, waiting
 from stress import harness
+from stress.probe import DEVICES
 from stress.programs import PROGRAMS, Program
 
 import torch_lms
@@ -43,6 +44,7 @@ def _cases() -> list[object]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("item", _cases())
+@pytest.mark.parametrize("device", DEVICES)
 def test_programs(item: Program, mode: str, device: str) -> None:
     """Every program, with everything evicted after every operator."""
     if device not in item.devices:
@@ -60,6 +62,7 @@ def test_programs(item: Program, mode: str, device: str) -> None:
 @pytest.mark.parametrize(
     "item", [p for p in PROGRAMS.values() if p.name.startswith("optimizer_")], ids=lambda p: p.name
 )
+@pytest.mark.parametrize("device", DEVICES)
 def test_optimizers_with_drops(item: Program, device: str) -> None:
     """What can be computed again is dropped: it is computed from what was there before a write."""
     expected = harness.plain_bits(item, device)

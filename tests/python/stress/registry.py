@@ -84,12 +84,12 @@ def data(
     *shape: int, device: str, value: int = 99, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """Normal noise that does not depend on the device."""
-    return torch.randn(*shape, generator=generator(value)).to(dtype).to(device)
+    return torch.randn(*shape, generator=generator(value), device="cpu").to(dtype).to(device)
 
 
 def labels(count: int, classes: int, device: str, value: int = 98) -> torch.Tensor:
     """Class labels that do not depend on the device."""
-    return torch.randint(0, classes, (count,), generator=generator(value)).to(device)
+    return torch.randint(0, classes, (count,), generator=generator(value), device="cpu").to(device)
 
 
 def gradients(model: torch.nn.Module) -> Result:
