@@ -36,7 +36,7 @@ void Walk::retell(StepLog& log) const {
           uid = Pilot::new_uid();
           temporaries.push_back(uid);
         } else {
-          uid = temporaries_[number];
+          uid = temporaries_[number].uid;
         }
         log.alloc(uid, one.bytes);
       }

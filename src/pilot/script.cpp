@@ -249,7 +249,7 @@ bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
   wrong_size_.reset();
   const auto& op = script_->shape.operators[position_];
   // What an operator makes for itself alone is no block of the trace.
-  if (std::ranges::find(temporaries_, uid) != temporaries_.end()) return true;
+  if (is_temporary(uid)) return true;
   const bool equal = sizes_ == Sizes::kEqual;
   const auto place = equal ? std::optional(touches_) : touch_of(uid, bytes, writes);
   if (place == kNowhere) return true;
@@ -286,7 +286,8 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
   const bool equal = sizes_ == Sizes::kEqual;
   const auto place = equal ? std::optional(allocations_) : allocation_of(bytes);
   if (place == kNowhere) {
-    temporaries_.push_back(uid);
+    temporaries_.push_back({uid, bytes, kNowhere});
+    if (!is_marginal(bytes)) beyond_ += bytes;
     return true;
   }
   const std::size_t now = place.value_or(allocations_);
@@ -324,13 +325,14 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
     }
     home_[id] = *address;
   } else {
-    temporaries_.push_back(uid);
+    temporaries_.push_back({uid, bytes, now});
   }
   allocations_ = now + 1;
   return true;
 }
 
 void Walk::release(BlockUid uid) {
+  for (Temporary& one : temporaries_) one.alive = one.alive && one.uid != uid;
   const auto found = ids_.find(uid);
   if (found == ids_.end()) return;
   const TraceBlockId id = found->second;
@@ -343,12 +345,15 @@ void Walk::restart() {
   const auto& allocations = script_->shape.operators[position_].allocations;
   touches_ = allocations_ = 0;
   temporaries_.clear();
+  beyond_ = 0;
   while (allocations_ < allocations.size() && !allocations[allocations_].inside) ++allocations_;
 }
 
 bool Walk::end() {
   inside_ = false;
+  if (seen_) settle_results();
   temporaries_.clear();
+  beyond_ = 0;
   touches_ = allocations_ = 0;
   allocated_ += script_->shape.operators[position_].allocations.size();
   if (++position_ < script_->size()) return false;
@@ -404,6 +409,7 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   }
   walk.position_ = position_;
   walk.temporaries_ = temporaries_;
+  walk.beyond_ = beyond_;
   walk.touches_ = touches_;
   walk.allocations_ = allocations_;
   for (std::size_t i = 0; i < position_; ++i) {
@@ -412,6 +418,7 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   if (!equal) {
     std::copy_n(seen_->allocations.begin(), allocated_ + allocations_,
                 walk.seen_->allocations.begin());
+    std::copy_n(seen_->beyond.begin(), position_, walk.seen_->beyond.begin());
   }
   walk.inside_ = inside_;
   return walk;

@@ -198,6 +198,13 @@ class Walk {
                              bool* telling) const;
 
  private:
+  struct Temporary {
+    BlockUid uid;
+    Bytes bytes;
+    std::size_t index;  ///< of the operator's allocations; kNowhere
+    bool alive = true;
+  };
+
   void start_step();
   void bind(TraceBlockId id, BlockUid uid, void* block);
   void unbind(TraceBlockId id);
@@ -214,6 +221,9 @@ class Walk {
   /// `index`: of the operator's allocations, or of its uses.
   bool may_have(Bytes bytes, Bytes expected, bool allocated, std::size_t index);
   void see(TraceBlockId id, Bytes bytes);
+  [[nodiscard]] bool is_temporary(BlockUid uid) const;
+  void settle_results();
+  void settle(std::size_t index, const Temporary& made);
   [[nodiscard]] bool fits(TraceBlockId id) const;
   [[nodiscard]] bool met(TraceBlockId id) const { return met_[id] == step_; }
   void meet(TraceBlockId id);
@@ -227,8 +237,9 @@ class Walk {
   std::vector<std::uint64_t> met_;  ///< the last step in which an operator has used it
   std::vector<std::pair<TraceBlockId, BlockUid>> served_;  ///< in this step, for Turns
   std::unordered_map<TraceBlockId, BlockUid> ghosts_;
-  std::optional<Names> names_;         ///< kept, of this step
-  std::vector<BlockUid> temporaries_;  ///< of the operator at position_
+  std::optional<Names> names_;          ///< kept, of this step
+  std::vector<Temporary> temporaries_;  ///< of the operator at position_
+  Bytes beyond_ = 0;                    ///< of those, what the script does not have
   std::size_t position_ = 0;
   std::size_t touches_ = 0;      ///< of the operator at position_
   std::size_t allocations_ = 0;  ///< likewise

@@ -47,6 +47,7 @@ void Walk::jump(std::size_t position) {
   jumped_ = true;
   inside_ = false;
   temporaries_.clear();
+  beyond_ = 0;
   touches_ = allocations_ = allocated_ = 0;
   position_ = position;
   for (std::size_t i = 0; i < position; ++i) allocated_ += operators[i].allocations.size();

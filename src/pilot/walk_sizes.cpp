@@ -35,8 +35,14 @@ std::optional<std::size_t> Walk::touch_of(BlockUid uid, Bytes bytes, bool writes
   const auto bytes_of = [&](const LoggedOperator::Touch& touch) {
     return script_->shape.trace.blocks[static_cast<std::size_t>(touch.block)].bytes;
   };
+  // What is made in the step and is not there was too small, and nobody has heard of it; or it is a
+  // result of this operator, of which end() knows more.
+  const auto is_missing = [&](const LoggedOperator::Touch& touch) {
+    const auto id = static_cast<TraceBlockId>(touch.block);
+    return bound_[id].uid == 0 && script_->shape.trace.blocks[id].born_in_step;
+  };
   const auto varies = [&](const LoggedOperator::Touch& touch) {
-    return touch.again || is_marginal(bytes_of(touch));
+    return touch.again || is_marginal(bytes_of(touch)) || is_missing(touch);
   };
   const auto expects = [&](const LoggedOperator::Touch& touch) {
     const auto id = static_cast<TraceBlockId>(touch.block);
@@ -56,7 +62,7 @@ std::optional<std::size_t> Walk::touch_of(BlockUid uid, Bytes bytes, bool writes
   return std::nullopt;
 }
 
-/// Likewise of its allocations.
+/// Likewise of its allocations. For other sizes a kernel may take further temporaries.
 std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
   constexpr Bytes kAnother = 8;  // what is so much smaller is another one, if it is marginal
   const auto& allocations = script_->shape.operators[position_].allocations;
@@ -65,9 +71,56 @@ std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
          bytes > 2 * allocations[now].bytes) {
     ++now;
   }
-  const bool there = now < allocations.size();
-  if (is_marginal(bytes) && (!there || bytes * kAnother < allocations[now].bytes)) return kNowhere;
-  return there ? std::optional(now) : std::nullopt;
+  if (now >= allocations.size()) return kNowhere;
+  return is_marginal(bytes) && bytes * kAnother < allocations[now].bytes ? kNowhere : now;
+}
+
+bool Walk::is_temporary(BlockUid uid) const {
+  return std::ranges::find(temporaries_, uid, &Temporary::uid) != temporaries_.end();
+}
+
+/// Kernels for other sizes take more or fewer temporaries, so that what has been taken for one may
+/// be a result: whatever has outlived the operator is one, in order.
+void Walk::settle_results() {
+  const auto& allocations = script_->shape.operators[position_].allocations;
+  std::vector<std::size_t> open;
+  for (std::size_t k = 0; k < allocations.size(); ++k) {
+    const auto id = allocations[k].block;
+    if (id != kNoBlock && bound_[static_cast<std::size_t>(id)].uid == 0) open.push_back(k);
+  }
+  std::vector<Temporary> alive;
+  std::ranges::copy_if(temporaries_, std::back_inserter(alive), &Temporary::alive);
+  if (open.size() != alive.size()) {
+    // What is marginal need not be there in both.
+    std::erase_if(open, [&](std::size_t k) { return is_marginal(allocations[k].bytes); });
+    std::erase_if(alive, [&](const Temporary& one) { return is_marginal(one.bytes); });
+  }
+  if (open.size() == alive.size()) {
+    for (std::size_t i = 0; i < open.size(); ++i) settle(open[i], alive[i]);
+  }
+  Bytes& beyond = seen_->beyond[position_];
+  const Bytes planned = script_->shape.operators[position_].beyond;
+  excess_ += std::max<Bytes>(beyond_ - planned, 0) - std::max<Bytes>(beyond - planned, 0);
+  beyond = beyond_;
+}
+
+/// It is this of the operator's allocations, and lies where nothing was planned.
+void Walk::settle(std::size_t index, const Temporary& made) {
+  const auto& allocations = script_->shape.operators[position_].allocations;
+  if (made.index != kNowhere) {
+    const Bytes planned = allocations[made.index].bytes;
+    Bytes& seen = seen_->allocations[allocated_ + made.index];
+    excess_ -= std::max<Bytes>(seen - planned, 0);
+    seen = planned;
+  } else if (!is_marginal(made.bytes)) {
+    beyond_ -= made.bytes;
+  }
+  const auto id = static_cast<TraceBlockId>(allocations[index].block);
+  bind(id, made.uid, nullptr);
+  home_[id] = kNoAddress;
+  see(id, made.bytes);
+  seen_->allocations[allocated_ + index] = made.bytes;
+  meet(id);
 }
 
 /// With equal sizes: what differs here would not if sizes might.
@@ -131,6 +184,7 @@ Walk Walk::in_size_of(const Script& other) const {
   const StepSizes mine = seen_ ? *seen_ : StepSizes::of(script_->shape);
   const std::size_t allocated = allocated_ + allocations_;
   std::copy_n(mine.allocations.begin(), allocated, walk.seen_->allocations.begin());
+  std::copy_n(mine.beyond.begin(), position_, walk.seen_->beyond.begin());
   const auto& blocks = script_->shape.trace.blocks;
   for (TraceBlockId id = 0; id < blocks.size(); ++id) {
     if (is_there(id)) walk.see(id, mine.blocks[id]);

@@ -215,6 +215,8 @@ struct StepShape {
     /// own results, by operators nested in it, are not.
     std::vector<LoggedOperator::Touch> touches;
     std::vector<Allocation> allocations;  ///< in order
+    /// Bytes of further temporaries, which the operator's kernel for these sizes takes.
+    Bytes beyond = 0;
     ReplayCost replay_cost;
   };
   Trace trace;

@@ -6,9 +6,11 @@
 namespace lms {
 namespace {
 
-/// The bytes of an operator's workspace, if its allocations have these sizes.
-Bytes workspace_of(const TraceOperator& op, std::span<const Bytes> allocations) {
-  return op.temporaries.empty() ? op.workspace : beside_results(allocations, op.temporaries);
+/// The bytes of an operator's workspace, if its allocations have these sizes; without what is
+/// beyond. `beyond`: what is of it in the trace.
+Bytes workspace_of(const TraceOperator& op, std::span<const Bytes> allocations, Bytes beyond) {
+  return op.temporaries.empty() ? op.workspace - beyond
+                                : beside_results(allocations, op.temporaries);
 }
 
 }  // namespace
@@ -33,7 +35,8 @@ Bytes bytes_needed(const StepShape& shape, const StepSizes& sizes) {
     for (const TraceBlockId id : op.allocs) live += size_of(id);
     const std::span allocations =
         std::span(sizes.allocations).subspan(allocated, shape.operators[i].allocations.size());
-    most = std::max(most, live + workspace_of(op, allocations));
+    const Bytes workspace = workspace_of(op, allocations, shape.operators[i].beyond);
+    most = std::max(most, live + workspace + sizes.beyond[i]);
     for (const TraceBlockId id : op.frees) {
       if (blocks[id].born_in_step || used[id]) live -= size_of(id);
     }
@@ -80,6 +83,7 @@ StepSizes StepSizes::of(const StepShape& shape) {
   for (const TraceBlock& block : shape.trace.blocks) sizes.blocks.push_back(block.bytes);
   for (const auto& op : shape.operators) {
     for (const auto& one : op.allocations) sizes.allocations.push_back(one.bytes);
+    sizes.beyond.push_back(op.beyond);
   }
   return sizes;
 }
@@ -106,7 +110,10 @@ void StepSizes::put_into(StepShape& shape) const {
         op.temporaries[temporary++].bytes = one.bytes;
       }
     }
-    if (!op.temporaries.empty()) op.workspace = shape.trace.beside_results(op);
+    Bytes& known_beyond = shape.operators[i].beyond;
+    op.workspace =
+        op.temporaries.empty() ? op.workspace - known_beyond : shape.trace.beside_results(op);
+    op.workspace += known_beyond = beyond[i];
   }
 }
 
@@ -121,6 +128,7 @@ void StepSizes::widen(const StepSizes& other, double more) {
   };
   larger(blocks, other.blocks);
   larger(allocations, other.allocations);
+  larger(beyond, other.beyond);
 }
 
 std::vector<double> longer_by(const StepShape& shape, const StepSizes& seen) {

@@ -14,6 +14,7 @@ namespace lms {
 struct StepSizes {
   std::vector<Bytes> blocks;       ///< beside StepShape::trace.blocks
   std::vector<Bytes> allocations;  ///< those of all operators, in order
+  std::vector<Bytes> beyond;       ///< StepShape::Operator::beyond of all operators
 
   [[nodiscard]] static StepSizes of(const StepShape& shape);
   /// The shape with these sizes; what is carried into the next step has one size in both, and what

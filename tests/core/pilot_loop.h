@@ -179,7 +179,9 @@ class Loop {
       if (activations.empty()) read_fed();
       if (!activations.empty()) use(*activations.back().block, false, activations.back().value);
       activations.push_back({nullptr, value_++});
-      activations.back().block = &make(activations.back().value, each ? each(i) : activation);
+      const Bytes bytes = each ? each(i) : activation;
+      if (temporaries) pass(temporaries(bytes));
+      activations.back().block = &make(activations.back().value, bytes);
       end();
       look_at(activations.back(), 1000);
     }
@@ -268,6 +270,13 @@ class Loop {
     return added;
   }
 
+  /// What an operator makes for itself: all at once, the last of them to go first.
+  void pass(const std::vector<Bytes>& sizes) {
+    std::vector<SimBlock*> made;
+    for (const Bytes bytes : sizes) made.push_back(&make(value_++, bytes));
+    for (SimBlock* block : made | std::views::reverse) drop(*block);
+  }
+
   void end() {
     sim_.advance(1);
     {
@@ -300,6 +309,8 @@ class Loop {
   bool alike = false;              ///< those of all layers look the same
   Bytes activation = kBytes;       ///< the size of what steps make
   std::function<Bytes(int)> each;  ///< or that of each layer's, if it is there
+  /// What an operator of the forward pass takes beside its result, by the result's size.
+  std::function<std::vector<Bytes>(Bytes)> temporaries;
 
  private:
   std::vector<SimBlock*> weights_;
