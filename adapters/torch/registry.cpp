@@ -100,6 +100,9 @@ void stop(Registry& all, DeviceManager& manager) {
 Options settled(Options options, c10::Device device) {
   if (options.min_block < 0) options.min_block = Options().min_block;
   if (!options.recompute) options.recompute = !device.is_cpu();
+  if (options.deferred_updates == "auto") {
+    options.deferred_updates = device.is_cpu() ? "false" : "true";
+  }
   if (options.plan_cache == "auto") options.plan_cache = PlanCache::default_folder();
   (void)slice_mode(options.slices);  // throws before anything has changed
   if (options.plan_cache == "off") options.plan_cache.clear();
@@ -292,6 +295,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["deferred.parts"] = deferred.parts;
   stats["deferred.waiting"] = deferred.waiting;
   stats["deferred.bytes"] = deferred.bytes;
+  stats["deferred.waited_us"] = deferred.waited_us;
   stats["slices.operators"] = manager.sliced_operators.load();
   stats["slices.bytes"] = manager.sliced_bytes.load();
   stats["slices.in_place"] = manager.in_place_operators.load();

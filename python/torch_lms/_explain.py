@@ -88,6 +88,14 @@ def _plan(now: Situation) -> Iterator[str]:
         yield "Not planned yet: no step has repeated. Until then every copy is waited for."
     if now.pressed and now.planning and now.state not in ("", "planned"):
         yield f"Now: {now.state}."
+    if stats["deferred.parts"]:
+        ran = stats["deferred.parts"] - stats["deferred.waiting"]
+        each = f", {stats['deferred.waited_us'] / 1e3 / ran:.0f} ms each" if ran > 0 else ""
+        yield (
+            f"{stats['deferred.parts']} updates of weights have waited until somebody wanted their "
+            f"results{each}. Now {stats['deferred.waiting']} wait, which use "
+            f"{format_bytes(stats['deferred.bytes'])}."
+        )
     if stats["plan.divergences"]:
         yield f"{stats['plan.divergences']} steps turned out to be others than planned."
     if stats["plan.detours"]:

@@ -392,7 +392,7 @@ TABLE: tuple[Setting, ...] = (
             "folder in which plans are kept (64 MiB at most), so that the same training begins "
             "planned when it is started again; off: they are forgotten"),
     Setting("deferred_updates", "LMS_DEFERRED_UPDATES", "auto", lambda v, _: parse_deferred(v),
-            "auto: off",
+            "auto: on GPUs",
             "plans may have an optimizer's update of a weight run later than it is called, before "
             "anybody looks at what it writes or changes what it reads; for tests: updates (all of "
             "them wait), all (every operator in place that can), random (and some run at random)"),

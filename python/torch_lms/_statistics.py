@@ -63,6 +63,8 @@ TABLE: tuple[Statistic, ...] = (
               title="updates put off"),
     Statistic("deferred.waiting", "of those, not yet run"),
     Statistic("deferred.bytes", "weights, gradients and state that these use", "bytes"),
+    Statistic("deferred.waited_us", "from call to run, added up over those that have run",
+              "us"),
     Statistic("slices.operators", "operators run in slices, as they did not fit as a whole",
               title="operators in slices"),
     Statistic("slices.bytes", "that came and went for these", "bytes",

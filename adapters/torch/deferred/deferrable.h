@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -26,7 +27,8 @@ struct Part {
   c10::Stack arguments;
   StorageUses uses;          ///< alive through the arguments
   std::uint64_t number = 0;  ///< in the order of the program
-  bool runs = false;         ///< a thread is running it
+  std::chrono::steady_clock::time_point called;
+  bool runs = false;  ///< a thread is running it
 };
 
 /// What becomes of one call of an operator.

@@ -6,12 +6,15 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <set>
 #include <utility>
 
 #include "adapters/torch/errors.h"
 #include "adapters/torch/operators/numerics.h"
 #include "adapters/torch/python_lock.h"
+#include "adapters/torch/registry.h"
 #include "adapters/torch/replay/replay.h"
 
 namespace lms::torch {
@@ -19,6 +22,13 @@ namespace lms::torch {
 std::atomic<int> deferring{0};
 
 namespace {
+
+/// Those that are counted in `deferring`: the CPU's, then those of the GPUs.
+std::array<std::atomic<const Deferred*>, 65> deferring_ones{};
+
+std::atomic<const Deferred*>& place_of(c10::Device device) {
+  return deferring_ones.at(device.is_cpu() ? 0 : 1 + static_cast<std::size_t>(device.index()));
+}
 
 /// Of parts that wait for each other in a row: nobody looks, so somebody only adds up.
 constexpr std::size_t kLongestRow = 64;
@@ -84,7 +94,7 @@ c10::SmallVector<DeviceManager*, 2> managers_of(std::span<const StorageUse> uses
 // Settings
 
 Deferred::Mode Deferred::mode_of(const std::string& setting) {
-  if (setting == "auto" || setting == "false" || setting == "off") return Mode::kNone;
+  if (setting == "false" || setting == "off") return Mode::kNone;
   if (setting == "true" || setting == "on") return Mode::kChosen;
   if (setting == "updates") return Mode::kUpdates;
   if (setting == "all") return Mode::kAll;
@@ -99,7 +109,27 @@ void Deferred::choose(const std::vector<BlockUid>& written) {
     const std::lock_guard guard(chosen_mutex_);
     chosen_ = std::move(chosen);
   }
-  if (mode() == Mode::kChosen && !written.empty() && !counted_.exchange(true)) ++deferring;
+  if (mode() == Mode::kChosen && !written.empty()) count(true);
+}
+
+void Deferred::count(bool among) {
+  if (counted_.exchange(among) == among) return;
+  place_of(manager_.device()) = among ? this : nullptr;
+  deferring += among ? 1 : -1;
+}
+
+bool Deferred::concerns(const OpInfo& info) const {
+  if (waiting_.load(std::memory_order_relaxed) > 0) return true;
+  if (any_late_.load(std::memory_order_relaxed) && !manager_.records_here()) return true;
+  return mode() == Mode::kChosen ? info.deferral == Deferral::kLists
+                                 : info.deferral != Deferral::kNever;
+}
+
+bool concerns_deferred(const OpInfo& info) {
+  return any_deferred() && std::ranges::any_of(deferring_ones, [&](const auto& place) {
+           const Deferred* const one = place.load(std::memory_order_relaxed);
+           return one != nullptr && one->concerns(info);
+         });
 }
 
 std::shared_ptr<const Deferred::Chosen> Deferred::chosen() {
@@ -113,7 +143,7 @@ void Deferred::set_mode(Mode mode) {
   const Mode before = mode_.exchange(mode);
   if (mode != Mode::kNone) {
     // Until a plan has chosen something, operators need not ask.
-    if (mode != Mode::kChosen && !counted_.exchange(true)) ++deferring;
+    if (mode != Mode::kChosen) count(true);
     return;
   }
   try {
@@ -122,7 +152,7 @@ void Deferred::set_mode(Mode mode) {
     mode_ = before;
     throw;
   }
-  if (counted_.exchange(false)) --deferring;
+  count(false);
 }
 
 // Waiting
@@ -158,6 +188,7 @@ void Deferred::add(std::unique_ptr<Part> part) {
   {
     const std::lock_guard guard(mutex_);
     shared->number = next_number_++;
+    shared->called = std::chrono::steady_clock::now();
     all_.push_back(shared);
     for (const StorageUse& use : shared->uses) {
       auto& row = by_storage_[use.storage];
@@ -208,9 +239,24 @@ Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
 void Deferred::before_use(std::span<const StorageUse> uses) {
   if (waiting_.load(std::memory_order_relaxed) > 0) {
     std::unique_lock lock(mutex_);
+    if (!said_ && mode() == Mode::kChosen && cuts_short(uses)) {
+      said_ = true;
+      say(manager_.device(),
+          "an operator writes a gradient whose update would have waited, so the update runs now: "
+          "zero_grad(set_to_none=True), the default, lets go of gradients instead");
+    }
     run_until(lock, [&] { return first_for(uses, UINT64_MAX); });
   }
   if (any_late_.load(std::memory_order_relaxed)) order_after_late(uses);
+}
+
+/// What a part only reads, its gradient, is about to be written.
+bool Deferred::cuts_short(std::span<const StorageUse> uses) const {
+  return std::ranges::any_of(uses, [&](const StorageUse& use) {
+    const auto row = use.writes ? by_storage_.find(use.storage) : by_storage_.end();
+    return row != by_storage_.end() &&
+           std::ranges::none_of(row->second, [](const Waiting& one) { return one.writes; });
+  });
 }
 
 void Deferred::run_all() {
@@ -248,6 +294,7 @@ void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function
     lock.lock();
     part->runs = false;
     if (done) {
+      waited_ += std::chrono::steady_clock::now() - part->called;
       note_late(*part);
       remove(part);
     }
@@ -352,7 +399,11 @@ void Deferred::before_fork() {
 Deferred::Stats Deferred::stats() {
   discard_dead();
   const std::lock_guard guard(mutex_);
-  Stats stats{.parts = parts_, .waiting = waiting_, .bytes = 0};
+  using Microseconds = std::chrono::duration<std::int64_t, std::micro>;
+  Stats stats{.parts = parts_,
+              .waiting = waiting_,
+              .bytes = 0,
+              .waited_us = std::chrono::duration_cast<Microseconds>(waited_).count()};
   for (const auto& [storage, row] : by_storage_) {
     stats.bytes += static_cast<Bytes>(storage->nbytes());
   }

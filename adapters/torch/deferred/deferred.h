@@ -4,6 +4,7 @@
 #include <lms/options.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,8 @@ class Deferred {
   /// the pilot's lock held.
   void choose(const std::vector<BlockUid>& written);
 
+  /// Whether an operator like this one, called here and now, has anything to ask.
+  [[nodiscard]] bool concerns(const OpInfo& info) const;
   /// An operator has been called, outside of any other. True: it, or all that has not run here,
   /// waits, and the stack holds its results.
   bool defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
@@ -64,9 +67,10 @@ class Deferred {
   void after_fork() { mutex_.unlock(); }
 
   struct Stats {
-    std::int64_t parts = 0;    ///< that have waited, or do
-    std::int64_t waiting = 0;  ///< that do
-    Bytes bytes = 0;           ///< that these use, each block counted once
+    std::int64_t parts = 0;      ///< that have waited, or do
+    std::int64_t waiting = 0;    ///< that do
+    Bytes bytes = 0;             ///< that these use, each block counted once
+    std::int64_t waited_us = 0;  ///< from call to run on the host's clock, of those that have run
   };
   [[nodiscard]] Stats stats();
 
@@ -81,6 +85,8 @@ class Deferred {
     std::uint64_t epoch;  ///< of the last part that has used it
   };
 
+  /// Among those that `deferring` counts, or not.
+  void count(bool among);
   void add(std::unique_ptr<Part> part);
   void remove(const PartPtr& part);
   /// The first of those called before number `before` that must run before these are used; null:
@@ -88,6 +94,7 @@ class Deferred {
   [[nodiscard]] PartPtr first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
   /// Runs parts as long as there is a next one. The lock is let go in between.
   void run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next);
+  [[nodiscard]] bool cuts_short(std::span<const StorageUse> uses) const;
   void run(const Part& part);
   void wait(std::unique_lock<std::mutex>& lock);
   /// Parts that write only what nobody has any more.
@@ -109,6 +116,8 @@ class Deferred {
   std::condition_variable ended_;
   std::uint64_t next_number_ = 1;
   std::int64_t parts_ = 0;
+  bool said_ = false;
+  std::chrono::steady_clock::duration waited_{};
   std::vector<PartPtr> all_;  ///< in order
   std::unordered_map<c10::StorageImpl*, std::vector<Waiting>> by_storage_;
   /// What parts have used on the main stream, after other streams may have waited for that.
@@ -125,8 +134,11 @@ extern std::atomic<int> deferring;
 /// False: nothing waits, and nothing is to. One load.
 inline bool any_deferred() noexcept { return deferring.load(std::memory_order_relaxed) > 0; }
 
-/// What an operator asks before it runs, where any_deferred(). True: it waits, or is done, and the
-/// stack holds its results. Else what it needs has run.
+/// False: put_off() would do nothing for an operator like this one.
+[[nodiscard]] bool concerns_deferred(const OpInfo& info);
+
+/// What an operator asks before it runs, where concerns_deferred(). True: it waits, or is done, and
+/// the stack holds its results. Else what it needs has run.
 bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
 

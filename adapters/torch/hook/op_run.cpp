@@ -429,7 +429,7 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     kernel.callBoxed(op, keys, &stack);
     return;
   }
-  if (any_deferred() && put_off(&run_operator, info, kernel, op, keys, stack)) return;
+  if (concerns_deferred(info) && put_off(&run_operator, info, kernel, op, keys, stack)) return;
   if (info.kind == OpKind::kList && state.depth == 0 &&
       run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
     return;
@@ -445,7 +445,7 @@ void run_operator(UnboxedCall& call) {
   ThreadState& state = thread_state();
   if (!any_active() || call.info().kind == OpKind::kTransparent) {
     call.run();
-  } else if (any_deferred() || state.keeps > 0) {
+  } else if (state.keeps > 0 || concerns_deferred(call.info())) {
     c10::Stack stack;
     call.box(stack);
     run_operator(call.info(), call.kernel(), call.op(), call.keys(), stack);
