@@ -68,7 +68,8 @@ def _operator() -> Any:
 
 
 def _holders(tensor: torch.Tensor) -> int:
-    return int(torch.ops.lms.holders(tensor))
+    with torch._C.DisableTorchFunction():
+        return int(torch.ops.lms.holders(tensor))
 
 
 def _keep_what_is_held(tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:

@@ -115,6 +115,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   end_due_ = false;
   left_out_from_.reset();
   followed_ = 0;
+  least_step_ms_ = 0;
   settle_after_ = 0;
   ghosts_due_ = true;
   if (ended) due_ = step_started();
@@ -155,7 +156,13 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
   script_->left = false;
   // It was not one of the others after all.
   if (timing_ && !sized_ && !own_timing_due()) stop_timing();
+  const double took_ms = HostClock::since(step_begun_);
+  step_begun_ = HostClock::Clock::now();
   if (mode_ == Mode::kFollowing) {
+    // The first under a plan has begun before it.
+    if (!timing_ && followed_ > 0) {
+      least_step_ms_ = least_step_ms_ > 0 ? std::min(least_step_ms_, took_ms) : took_ms;
+    }
     ++stats_.steps;
     ++followed_;
     planned_at_ = operators_;
@@ -172,6 +179,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
     job_->places = std::exchange(lap_places_, {});
     job_->longer = std::exchange(longer_, {});
     job_->host = host_.take();
+    job_->host.step_ms = least_step_ms_;
     job_->options = options_;
     return job_;
   }

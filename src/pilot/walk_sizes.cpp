@@ -71,7 +71,9 @@ std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
          bytes > 2 * allocations[now].bytes) {
     ++now;
   }
-  if (now >= allocations.size()) return kNowhere;
+  if (now >= allocations.size()) {
+    return is_marginal(bytes) ? std::optional(kNowhere) : std::nullopt;
+  }
   return is_marginal(bytes) && bytes * kAnother < allocations[now].bytes ? kNowhere : now;
 }
 

@@ -228,6 +228,24 @@ TEST(HostTimes, AreThoseOfTheStepWhileTheHostIsNear) {
   EXPECT_DOUBLE_EQ(costs.remake_ms, trace.host_ms() / 40) << "once is no evidence";
 }
 
+/// The step that was timed was a slow one: others of the kind have taken less altogether.
+TEST(HostTimes, AreNoMoreThanStepsTakeThatAreNotTimed) {
+  Trace trace = row(40, 0);
+  HostTimes host;
+  host.operators_ms.assign(40, 4);
+  host.copies = {.ms = 30, .count = 10};
+  host.remakes = {.ms = 10, .count = 10};
+  const std::vector<MeasuredOperator> device(40, seen(3, 2));
+  host.step_ms = 1000;
+  EXPECT_DOUBLE_EQ(set_host_times(trace, host, device).copy_ms, 3) << "they have taken more";
+  EXPECT_DOUBLE_EQ(trace.host_ms(), 160);
+  host.step_ms = 100;
+  const HostCosts costs = set_host_times(trace, host, device);
+  EXPECT_DOUBLE_EQ(trace.host_ms(), 80);
+  EXPECT_DOUBLE_EQ(costs.copy_ms, 1.5);
+  EXPECT_DOUBLE_EQ(costs.remake_ms, 0.5);
+}
+
 TEST(HostTimes, AreNotBelievedWhileNoMoreCanBeQueued) {
   Trace trace = row(40, 0);
   for (std::size_t i = 30; i < 40; ++i) trace.operators[i].name = "other";

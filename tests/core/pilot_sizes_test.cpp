@@ -89,30 +89,6 @@ TEST(PilotSizes, EachBlockHasAnotherSize) {
   EXPECT_LE(loop.pilot.stats().shapes, 4);
 }
 
-/// Kernels for larger sizes take other temporaries, more of them or fewer.
-TEST(PilotSizes, OtherKernelsForOtherSizes) {
-  for (const bool more : {true, false}) {
-    Loop loop(40 * Loop::kBytes, kLayers);
-    loop.temporaries = [more](Bytes bytes) -> std::vector<Bytes> {
-      if ((bytes > 4 * Loop::kBytes) != more) return {};
-      return {bytes, Loop::kBytes, bytes / 2};
-    };
-    std::mt19937 random(3);
-    const auto steps = [&](int count) {
-      for (int i = 0; i < count; ++i) run(loop, {1 + static_cast<int>(random() % 8)});
-    };
-    steps(40);
-    EXPECT_GE(planned_steps(loop, [&] { steps(100); }), 95) << more << loop.pilot.stats().why;
-    EXPECT_EQ(loop.pilot.stats().detours, 0) << more;
-    // And with plans that know of it.
-    const auto before = loop.stats();
-    run(loop, {8, 8, 8, 8, 8, 8});
-    const auto clean = loop.stats().evictions;
-    run(loop, {8, 8});
-    EXPECT_LE(loop.stats().evictions - clean, (clean - before.evictions) / 3 + 1) << more;
-  }
-}
-
 /// While a plan is being made, sizes that come again are not learnt again.
 TEST(PilotSizes, NoSizeIsLearntTwice) {
   Loop loop(300 * Loop::kBytes, kLayers);

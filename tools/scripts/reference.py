@@ -71,6 +71,7 @@ CALLS = {
     "operators": "what is done with each operator of ATen",
     "disable": "everything returns; hooks go",
     "speak": "whether the library may say something on standard error: the log is on",
+    "holders": "how many hold a tensor, or its storage",
     "is_enabled": "",
     "devices": "those that are managed",
     "limit": "in force",

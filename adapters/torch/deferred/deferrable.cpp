@@ -74,7 +74,8 @@ class Caller {
       }
     }
     if (!read_scalars()) return false;
-    return lists_.empty() ? !tensors_.empty() : tensors_.empty() && lists_alike();
+    if (lists_.empty()) return !tensors_.empty();
+    return tensors_.empty() && lists_alike() && !positions_overlap();
   }
 
   [[nodiscard]] bool over_lists() const { return !lists_.empty(); }
@@ -237,6 +238,36 @@ class Caller {
       }
     }
     return true;
+  }
+
+  /// What one position writes another uses as well: in which order, the kernel says.
+  [[nodiscard]] bool positions_overlap() const {
+    struct Range {
+      const c10::StorageImpl* storage;
+      std::int64_t begin;
+      std::int64_t end;
+      std::size_t position;
+      bool writes;
+    };
+    std::vector<Range> ranges;
+    for (const auto& list : lists_) {
+      for (std::size_t k = 0; !list.numbers && k < length_; ++k) {
+        const at::Tensor& tensor = list.tensors[k];
+        if (tensor.numel() == 0) continue;
+        const std::int64_t begin = tensor.storage_offset();  // dense: see lists_alike()
+        ranges.push_back({storage_of(tensor), begin * tensor.element_size(),
+                          (begin + tensor.numel()) * tensor.element_size(), k,
+                          !reads_only_[list.index]});
+      }
+    }
+    std::ranges::sort(ranges, {}, [](const Range& one) { return std::pair(one.storage, one.begin); });
+    const Range* longest = nullptr;  // of those before in the storage
+    for (const Range& one : ranges) {
+      const bool meets = longest != nullptr && longest->storage == one.storage && one.begin < longest->end;
+      if (meets && longest->position != one.position && (longest->writes || one.writes)) return true;
+      if (!meets || one.end > longest->end) longest = &one;
+    }
+    return false;
   }
 
   [[nodiscard]] std::vector<Operand> operands_at(std::size_t position) const {

@@ -57,8 +57,8 @@ std::vector<char> find_waits(Trace& trace, std::span<const MeasuredOperator> dev
   return waited;
 }
 
-double each(const HostTimes::Sum& sum, double otherwise) {
-  return sum.count >= kOften ? sum.ms / sum.count : otherwise;
+double each(const HostTimes::Sum& sum, double part, double otherwise) {
+  return sum.count >= kOften ? part * sum.ms / sum.count : otherwise;
 }
 
 }  // namespace
@@ -98,10 +98,14 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
     }
     op.host_ms = std::max(op.host_ms, 0.0);
   }
+  const double sum =
+      trace.host_ms() + host.copies.ms + host.leaves.ms + host.remakes.ms;
+  const double part = host.step_ms > 0 && sum > host.step_ms ? host.step_ms / sum : 1;
+  for (TraceOperator& op : trace.operators) op.host_ms *= part;
   const double mean = trace.host_ms() / static_cast<double>(size);
-  return {.copy_ms = each(host.copies, kCopy * mean),
-          .leave_ms = each(host.leaves, kLeave * mean),
-          .remake_ms = each(host.remakes, kRemake * mean)};
+  return {.copy_ms = each(host.copies, part, kCopy * mean),
+          .leave_ms = each(host.leaves, part, kLeave * mean),
+          .remake_ms = each(host.remakes, part, kRemake * mean)};
 }
 
 }  // namespace lms
