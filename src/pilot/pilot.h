@@ -405,12 +405,12 @@ class Pilot {
     bool changed = false;      ///< somebody has written what it only reads
   };
   std::optional<Parting> parting_;
-  bool timing_ = false;         ///< the device counts laps
-  HostClock host_;              ///< watches the host meanwhile
-  bool shown_ = false;          ///< the device has been told that a step runs under a plan
-  int followed_ = 0;            ///< steps in a row under the plan of script_
+  bool timing_ = false;  ///< the device counts laps
+  HostClock host_;       ///< watches the host meanwhile
+  bool shown_ = false;   ///< the device has been told that a step runs under a plan
+  int followed_ = 0;     ///< steps in a row under the plan of script_
   HostClock::Clock::time_point step_begun_;
-  double least_step_ms_ = 0;  ///< of these, of those that were not timed; 0: of none
+  double least_step_ms_ = 0;    ///< of these, of those that were not timed; 0: of none
   std::int64_t misplaced_ = 0;  ///< what the device has said of them, when strays were last due
   int settle_after_ = 0;        ///< steps for which strays are left alone
   bool end_due_ = false;        ///< the step has ended; the plan's last directives are still to do

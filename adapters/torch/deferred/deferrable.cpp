@@ -260,11 +260,14 @@ class Caller {
                           !reads_only_[list.index]});
       }
     }
-    std::ranges::sort(ranges, {}, [](const Range& one) { return std::pair(one.storage, one.begin); });
+    std::ranges::sort(ranges, {},
+                      [](const Range& one) { return std::pair(one.storage, one.begin); });
     const Range* longest = nullptr;  // of those before in the storage
     for (const Range& one : ranges) {
-      const bool meets = longest != nullptr && longest->storage == one.storage && one.begin < longest->end;
-      if (meets && longest->position != one.position && (longest->writes || one.writes)) return true;
+      const bool meets =
+          longest != nullptr && longest->storage == one.storage && one.begin < longest->end;
+      if (meets && longest->position != one.position && (longest->writes || one.writes))
+        return true;
       if (!meets || one.end > longest->end) longest = &one;
     }
     return false;

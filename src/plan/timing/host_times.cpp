@@ -98,8 +98,7 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
     }
     op.host_ms = std::max(op.host_ms, 0.0);
   }
-  const double sum =
-      trace.host_ms() + host.copies.ms + host.leaves.ms + host.remakes.ms;
+  const double sum = trace.host_ms() + host.copies.ms + host.leaves.ms + host.remakes.ms;
   const double part = host.step_ms > 0 && sum > host.step_ms ? host.step_ms / sum : 1;
   for (TraceOperator& op : trace.operators) op.host_ms *= part;
   const double mean = trace.host_ms() / static_cast<double>(size);

@@ -31,8 +31,8 @@ struct HostTimes {
 /// can be queued: what it seems to take then is not believed, and what it takes elsewhere for
 /// operators of that name counts, or for most operators, if that is less. If it is hardly ever
 /// near, or the device never stands still, nothing is known (TraceOperator::host_ms is 0), and
-/// nothing need be. Cores are shared, and what is timed may be the one step in which they were slow:
-/// in sum it is no more than HostTimes::step_ms.
+/// nothing need be. Cores are shared, and what is timed may be the one step in which they were
+/// slow: in sum it is no more than HostTimes::step_ms.
 HostCosts set_host_times(Trace& trace, const HostTimes& host,
                          std::span<const MeasuredOperator> device);
 
