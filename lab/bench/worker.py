@@ -104,7 +104,8 @@ def _incomparable(reference: records.Record, facts: records.Record) -> str | Non
     theirs, ours = reference["options"], facts["options"]
     # What the process and the limit are like does not change a plain run.
     defaults = asdict(StepOptions())  # records from before an option have none of it
-    if theirs and any(theirs.get(key, usual) != ours.get(key, usual) for key, usual in defaults.items()):
+    known = defaults.items()
+    if theirs and any(theirs.get(key, usual) != ours.get(key, usual) for key, usual in known):
         return "it had other options"
     return None
 
