@@ -54,9 +54,10 @@ class PlannedLoop {
   }
   ~PlannedLoop() { pilot.stop(); }
 
-  /// As enable() does where LMS is on.
+  /// As enable() does where LMS is on. With the same settings the pilot would go on.
   void restart() {
-    pilot.start({.limit = kLimit, .in_foreground = in_foreground_, .search = {.rounds = 20}});
+    const int rounds = 20 + ++restarts_ % 2;
+    pilot.start({.limit = kLimit, .in_foreground = in_foreground_, .search = {.rounds = rounds}});
     pilot.wake();
   }
   void step() {
@@ -84,6 +85,7 @@ class PlannedLoop {
 
  private:
   bool in_foreground_;
+  std::atomic<int> restarts_{0};
   std::array<SimBlock*, 8> blocks_{};
 };
 

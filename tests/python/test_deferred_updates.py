@@ -16,7 +16,6 @@ import pytest
 import torch
 from deferral import MODES, managed_tensor, waiting
 from stress import harness
-from stress.probe import DEVICES
 from stress.programs import PROGRAMS, Program
 
 import torch_lms
@@ -34,21 +33,22 @@ def deferring(device: str) -> Iterator[None]:
 # Programs ---------------------------------------------------------------------------------------
 
 
-def _cases() -> list[object]:
-    marks = {True: [pytest.mark.slow], False: []}
+def _cases(beginning: str = "") -> list[object]:
+    """Each program on each of its devices."""
+    marks = {"cpu": [], "cuda": [pytest.mark.gpu]}
+    slow = {True: [pytest.mark.slow], False: []}
     return [
-        pytest.param(item, id=item.name, marks=marks[item.slow])
+        pytest.param(device, item, id=f"{device}-{item.name}", marks=marks[device] + slow[item.slow])
         for item in PROGRAMS.values()
+        for device in item.devices
+        if item.name.startswith(beginning)
     ]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("item", _cases())
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("device", "item"), _cases())
 def test_programs(item: Program, mode: str, device: str) -> None:
     """Every program, with everything evicted after every operator."""
-    if device not in item.devices:
-        pytest.skip(f"a program of {', '.join(item.devices)}")
     expected = harness.plain_bits(item, device)
     with harness.managed(device, deferred_updates=mode) as package:
         before = package.memory_stats(device)["deferred.parts"]
@@ -56,19 +56,14 @@ def test_programs(item: Program, mode: str, device: str) -> None:
     # LBFGS has no lists; the fused Adagrad says that it writes step counts, which are too small.
     none_waits = ["optimizer_lbfgs", "optimizer_adagrad_fused"]
     if device == "cuda":
-        none_waits.append("optimizer_asgd_foreach")  # its first operator makes new tensors
+        none_waits.append("optimizer_asgd_foreach")  # its updates read tensors that it has just made
     if item.name.startswith("optimizer_") and item.name not in none_waits:
         assert stats["deferred.parts"] > before, "nothing waited, so the comparison shows nothing"
 
 
-@pytest.mark.parametrize(
-    "item", [p for p in PROGRAMS.values() if p.name.startswith("optimizer_")], ids=lambda p: p.name
-)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("device", "item"), _cases("optimizer_"))
 def test_optimizers_with_drops(item: Program, device: str) -> None:
     """What can be computed again is dropped: it is computed from what was there before a write."""
-    if device not in item.devices:
-        pytest.skip(f"a program of {', '.join(item.devices)}")
     expected = harness.plain_bits(item, device)
     harness.run_managed(item, device, expected, stress="drop", deferred_updates="all")
 
@@ -140,10 +135,14 @@ LOOKS: dict[str, Callable[[torch.Tensor], list[float]]] = {
 OF_MEMORY_OF_THE_HOST = ("numpy", "address", "shared", "child")
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_who_looks_sees_it(deferring: None, look: str, device: str) -> None:
-    if device == "cuda" and look in OF_MEMORY_OF_THE_HOST:
-        pytest.skip("a way to look at memory of the host")
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(look, marks=[pytest.mark.cpu_only] if look in OF_MEMORY_OF_THE_HOST else [])
+        for look in LOOKS
+    ],
+)
+def test_who_looks_sees_it(deferring: None, look: str) -> None:
     weight, gradient = managed_tensor(), managed_tensor()
     weight.add_(gradient, alpha=2)
     assert waiting() == 1
@@ -168,10 +167,13 @@ def test_what_is_read_may_change(deferring: None) -> None:
     assert gradient.sum().item() == 0
 
 
-def test_what_is_read_may_change_unheard(deferring: None) -> None:
+def test_what_is_read_may_change_unheard(deferring: None, device: str) -> None:
     weight, gradient = managed_tensor(), managed_tensor()
     weight.add_(gradient)
-    torch.from_dlpack(gradient.__dlpack__())[:] = 100
+    if device == "cpu":
+        gradient.numpy()[:] = 100
+    else:
+        torch.from_dlpack(gradient.__dlpack__())[:] = 100
     assert weight.sum().item() == 2 * 64 * 64
 
 
@@ -242,14 +244,24 @@ def test_a_part_that_nobody_can_see_is_forgotten(deferring: None) -> None:
     assert gradient.sum().item() == 64 * 64
 
 
-def test_positions_that_overlap_do_not_wait(deferring: None) -> None:
-    """On a GPU one kernel does all positions at once: parts would have an order."""
+def test_positions_that_overlap(deferring: None, device: str) -> None:
+    """A GPU's kernel does all positions at once, so they do not wait: parts would have an order.
+    On the CPU they have one anyway."""
     x, y = managed_tensor(), managed_tensor()
     torch._foreach_add_([x, x[0:1]], 0.5)
     torch._foreach_add_([x[:8], y], [y[:8], x])
-    assert waiting() == 0
+    if device == "cuda":
+        assert waiting() == 0
+    else:
+        assert x.sum().item() == 64 * (3 + 7 * 2.5 + 56 * 1.5)
+        assert y.sum().item() == 64 * (4 + 7 * 3.5 + 56 * 2.5)
+
+
+def test_positions_side_by_side_wait(deferring: None) -> None:
+    x = managed_tensor()
     torch._foreach_add_([x[:8], x[8:]], 0.5)
-    assert waiting() == 2, "those that only lie side by side do"
+    assert waiting() == 2
+    assert x.sum().item() == 1.5 * 64 * 64
 
 
 def test_a_long_row_ends(deferring: None) -> None:
@@ -308,12 +320,11 @@ def test_turning_it_off_runs_what_waits(deferring: None, device: str) -> None:
     assert weight.sum().item() == 4 * 64 * 64
 
 
+@pytest.mark.cpu_only  # elsewhere PyTorch's allocator takes memory in larger pieces
 def test_no_room_loses_nothing(device: str) -> None:
     """A part that finds no room waits on, and runs where there is some."""
     mib = 1 << 20
     whole = {"plan": False, "deferred_updates": "all", "slices": "off"}
-    if device == "cuda":
-        pytest.skip("PyTorch's allocator takes memory in larger pieces there")
     with harness.managed(device, limit=64 * mib, **whole):
         weight, gradient = managed_tensor(mib), managed_tensor(mib)  # 4 MiB each
         weight.add_(gradient)
