@@ -108,13 +108,10 @@ def offload(setting: Setting) -> Record:
     )
 
 
-_SETTINGS = {"true": True, "false": False}
-
-
 def _enable(lms: ModuleType, setting: Setting, **extra: Any) -> None:
     if setting.min_block is not None:
         extra["min_block"] = setting.min_block
-    extra |= {key: _SETTINGS.get(value, value) for key, value in setting.enable.items()}
+    extra |= setting.enable
     # Every run plans for itself.
     lms.enable(limit=setting.limit_bytes, device=str(setting.device), plan_cache="off", **extra)
 

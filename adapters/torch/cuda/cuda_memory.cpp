@@ -172,20 +172,24 @@ bool CudaMemory::clear_what_failed() {
   }
 }
 
+/// The window may be smaller than it need be since PyTorch's allocator has once wanted more.
+void CudaMemory::widen_to(Bytes end) {
+  if (end > arena_->room()) update_capacity();
+}
+
 void* CudaMemory::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
   const Bytes size = round_up(bytes, kUnit);
   if (wanted < kScattered) {
     const Bytes address = arena_->base() + wanted;
     if (void* data = arena_->take_at(address, size, uid)) return data;
-    // The window may be smaller than it need be since PyTorch's allocator has once wanted more.
-    update_capacity();
+    widen_to(wanted + size);
     return clear(address, size) ? arena_->take_at(address, size, uid) : nullptr;
   }
   const std::vector<std::uint32_t> pages = manager_.pilot().pages_of(wanted);
   if (pages.empty()) return nullptr;
   if (void* data = arena_->take_on(pages, size, uid)) return data;
-  update_capacity();
   const Bytes page = arena_->page();
+  widen_to((1 + static_cast<Bytes>(std::ranges::max(pages))) * page);
   for (std::size_t i = 0; i < pages.size();) {
     std::size_t end = i + 1;
     while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;

@@ -73,6 +73,7 @@ class CudaMemory final : public Meter {
   c10::DataPtr take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict);
   /// At the plan's address, or on its pages; whoever is there leaves. Null if somebody cannot.
   void* take_wanted(Bytes bytes, BlockUid uid, Bytes wanted);
+  void widen_to(Bytes end);
   /// Calls `take` until it gives something; before each time but the first, an operator of another
   /// thread has let something go. What it gave last.
   template <typename Result>
