@@ -278,8 +278,9 @@ void Pilot::get_to_know(Script& script) {
   script.needed = bytes_needed(script.shape);
   script.marginal = kMarginal * options_.min_block;
   script.turns = std::make_shared<Turns>(script.shape);
-  const auto sibling = std::ranges::find_if(
-      scripts_, [&](const auto& known) { return same_form(known->shape, script.shape); });
+  const auto sibling = std::ranges::find_if(scripts_, [&](const auto& known) {
+    return same_form(known->shape, script.shape) && same_allocations(known->shape, script.shape);
+  });
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
   script.only_read = only_read(script.shape);
   script.has_parts = std::ranges::any_of(scripts_, [&](const auto& other) {

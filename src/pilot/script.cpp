@@ -116,7 +116,8 @@ bool same_blocks(const StepShape& a, const StepShape& b) {
     // A plan counts nothing for what cannot move.
     return (x.bytes == y.bytes || !x.movable) && x.movable == y.movable;
   };
-  return same_form(a, b) && std::ranges::equal(a.trace.blocks, b.trace.blocks, alike);
+  return same_form(a, b) && same_allocations(a, b) &&
+         std::ranges::equal(a.trace.blocks, b.trace.blocks, alike);
 }
 
 Walk::Walk(const Script& script) : script_(&script) {
@@ -266,7 +267,7 @@ bool Walk::touch(BlockUid uid, Bytes bytes, bool writes, void* block) {
   const bool stays = known.stays();
   if (expected.writes != writes) return fails("writes another tensor");
   if ((seen_ ? seen_->blocks[id] : known.bytes) != bytes && !stays &&
-      !(is_elastic(id) && may_have(bytes, known.bytes, /*allocated=*/false, now))) {
+      !(is_elastic(id) && may_have(bytes, known.bytes, Of::kUses, now))) {
     return differs("has a tensor of another size");
   }
   if (bound_[id].uid != uid && !serve(id, uid, block) && !serve_after_jump(id, uid, block)) {
@@ -286,8 +287,15 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
   const bool equal = sizes_ == Sizes::kEqual;
   const auto place = equal ? std::optional(allocations_) : allocation_of(bytes);
   if (place == kNowhere) {
+    const Bytes beyond = is_marginal(bytes) ? beyond_ : beyond_ + bytes;
+    if (beyond > beyond_ && !may_have(beyond, op.beyond, Of::kBeyond, 0)) {
+      // In another size of the step it is perhaps what is marginal here.
+      const std::size_t next = allocations_;
+      if (next < op.allocations.size()) wrong_size_ = {bytes, Of::kAllocations, next};
+      return differs("takes more memory");
+    }
+    beyond_ = beyond;
     temporaries_.push_back({uid, bytes, kNowhere});
-    if (!is_marginal(bytes)) beyond_ += bytes;
     return true;
   }
   const std::size_t now = place.value_or(allocations_);
@@ -295,7 +303,7 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
     return varies_here("takes more memory", equal ? allocation_of(bytes) : std::nullopt);
   }
   const auto& expected = op.allocations[now];
-  if (expected.bytes != bytes && !may_have(bytes, expected.bytes, /*allocated=*/true, now)) {
+  if (expected.bytes != bytes && !may_have(bytes, expected.bytes, Of::kAllocations, now)) {
     return differs("takes memory of another size");
   }
   if (seen_) {

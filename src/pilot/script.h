@@ -23,7 +23,7 @@ namespace lms {
 struct Script {
   StepShape shape;
   /// Scripts of the same form have the same number here: they are one step in several sizes, see
-  /// same_form().
+  /// same_form(), with the same allocations.
   std::uint64_t form = 0;
   Bytes needed = 0;  ///< bytes_needed(), when it was learnt
   /// Blocks smaller than this may be there in one size of the step and, too small to be managed,
@@ -218,8 +218,9 @@ class Walk {
   [[nodiscard]] std::optional<std::size_t> touch_of(BlockUid uid, Bytes bytes, bool writes) const;
   [[nodiscard]] std::optional<std::size_t> allocation_of(Bytes bytes) const;
   bool varies_here(std::string why, std::optional<std::size_t> elsewhere);
-  /// `index`: of the operator's allocations, or of its uses.
-  bool may_have(Bytes bytes, Bytes expected, bool allocated, std::size_t index);
+  enum class Of : std::uint8_t { kUses, kAllocations, kBeyond };
+  /// `index`: of the operator's uses, or its allocations; of what is beyond these, none.
+  bool may_have(Bytes bytes, Bytes expected, Of of, std::size_t index);
   void see(TraceBlockId id, Bytes bytes);
   [[nodiscard]] bool is_temporary(BlockUid uid) const;
   void settle_results();
@@ -252,8 +253,8 @@ class Walk {
   Bytes excess_ = 0;               ///< of what is larger than in the script
   static constexpr std::size_t kNowhere = SIZE_MAX;
   struct WrongSize {
-    Bytes bytes;     ///< 0: it is there in one size, and not in the other
-    bool allocated;  ///< else used
+    Bytes bytes;  ///< 0: it is there in one size, and not in the other
+    Of of;
     std::size_t index;
   };
   std::optional<WrongSize> wrong_size_;  ///< the last difference

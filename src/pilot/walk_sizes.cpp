@@ -71,9 +71,7 @@ std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
          bytes > 2 * allocations[now].bytes) {
     ++now;
   }
-  if (now >= allocations.size()) {
-    return is_marginal(bytes) ? std::optional(kNowhere) : std::nullopt;
-  }
+  if (now >= allocations.size()) return kNowhere;
   return is_marginal(bytes) && bytes * kAnother < allocations[now].bytes ? kNowhere : now;
 }
 
@@ -81,8 +79,9 @@ bool Walk::is_temporary(BlockUid uid) const {
   return std::ranges::find(temporaries_, uid, &Temporary::uid) != temporaries_.end();
 }
 
-/// Kernels for other sizes take more or fewer temporaries, so that what has been taken for one may
-/// be a result: whatever has outlived the operator is one, in order.
+/// In other sizes what has been taken for a temporary may be a result: one that is much smaller
+/// than the script's, or in the place of a temporary that the kernel for this size does not take.
+/// Whatever has outlived the operator is a result, in order.
 void Walk::settle_results() {
   const auto& allocations = script_->shape.operators[position_].allocations;
   std::vector<std::size_t> open;
@@ -127,14 +126,14 @@ void Walk::settle(std::size_t index, const Temporary& made) {
 
 /// With equal sizes: what differs here would not if sizes might.
 bool Walk::varies_here(std::string why, std::optional<std::size_t> elsewhere) {
-  if (sizes_ == Sizes::kEqual && elsewhere) wrong_size_ = WrongSize{0, false, 0};
+  if (sizes_ == Sizes::kEqual && elsewhere) wrong_size_ = WrongSize{0, Of::kUses, 0};
   return differs(std::move(why));
 }
 
-bool Walk::may_have(Bytes bytes, Bytes expected, bool allocated, std::size_t index) {
+bool Walk::may_have(Bytes bytes, Bytes expected, Of of, std::size_t index) {
   const bool trifle = excess_ + std::max<Bytes>(bytes - expected, 0) <= script_->needed / kTrifle;
   if (sizes_ == Sizes::kAny || (sizes_ == Sizes::kWithin && trifle)) return true;
-  wrong_size_ = {bytes, allocated, index};
+  wrong_size_ = {bytes, of, index};
   return false;
 }
 
@@ -168,11 +167,12 @@ bool Walk::within(const Script& script) const {
     }
   }
   if (wrong_size_ && wrong_size_->bytes > 0) {
-    const auto& [bytes, allocated, index] = *wrong_size_;
+    const auto& [bytes, of, index] = *wrong_size_;
     const auto& op = script.shape.operators[position_];
-    const Bytes expected = allocated
-                               ? op.allocations[index].bytes
-                               : planned[static_cast<std::size_t>(op.touches[index].block)].bytes;
+    Bytes expected = op.beyond;
+    if (of == Of::kAllocations) expected = op.allocations[index].bytes;
+    if (of == Of::kUses)
+      expected = planned[static_cast<std::size_t>(op.touches[index].block)].bytes;
     excess += std::max<Bytes>(bytes - expected, 0);
   }
   return excess <= script.needed / kTrifle;

@@ -26,7 +26,7 @@ struct KnownBlock {
   /// The operator that its release belongs to: the one that ran, or else the last one.
   std::int64_t death = kNever;
   std::uint32_t place = 0;         ///< which of the allocations of `birth` it is
-  std::uint32_t form_place = 0;    ///< likewise, of those that are not marginal
+  std::uint32_t form_place = 0;    ///< likewise, of those that count for a form
   bool marginal = false;           ///< in another size of the step it may be too small to be seen
   bool died_inside = false;        ///< while the operator `death` ran
   bool touched = false;            ///< by any operator, ever

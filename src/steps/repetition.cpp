@@ -17,6 +17,9 @@ Bytes live_before(const StepLog& log, std::uint64_t number) {
   return log.at(number - 1).live_after;
 }
 
+/// Others may be there in one size of the step, and not in another.
+bool counts_for_form(const KnownBlock& block) { return !block.marginal && !block.temporary(); }
+
 /// By how much the run [begin, end) makes more live. What it has been the first to use was there
 /// before, and so is no growth.
 Bytes growth_of(const StepLog& log, std::uint64_t begin, std::uint64_t end) {
@@ -80,7 +83,7 @@ bool Repetition::same_blocks(const StepLog& log) {
   const LoggedOperator& now = log.at(next_);
   const auto skip = [&](const auto& list, std::size_t at, auto passed) {
     while (at < list.size() &&
-           (passed(list[at]) || (by_form() && blocks[list[at].slot].marginal))) {
+           (passed(list[at]) || (by_form() && !counts_for_form(blocks[list[at].slot])))) {
       ++at;
     }
     return at;
@@ -159,7 +162,7 @@ bool Repetition::one_to_one(const StepLog& log, std::uint64_t end) const {
     most = std::max(most, live_before(log, i));
     least = std::min(least, live_before(log, i));
     const auto counts = [&](const auto& touch) {
-      return !by_form() || !(touch.again || blocks[touch.slot].marginal);
+      return !by_form() || (!touch.again && counts_for_form(blocks[touch.slot]));
     };
     auto before = log.at(i - lag_).touches | std::views::filter(counts);
     auto at = before.begin();

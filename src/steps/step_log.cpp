@@ -97,7 +97,6 @@ void StepLog::touch(BlockUid block, Bytes bytes, bool writes) {
   op.touches = touches_.push({block, writes, slot, again});
   const Event event = writes ? Event::kWrite : Event::kRead;
   op.signature = mixed_in(op.signature, event, record.bytes);
-  if (!record.marginal && !again) op.form = mixed_in(op.form, event, 0);
 }
 
 void StepLog::may_move(BlockUid block) {
@@ -116,14 +115,11 @@ void StepLog::restart_operator() {
   op.touches = {};
   op.changes = {};
   op.signature = mixed(between_, op.key);
-  op.form = mixed(form_between_, op.key);
   touches_.restart();
   changes_.restart();
   const auto number = static_cast<std::int64_t>(end_ - 1);
   for (const auto& change : changes) {
-    if (!change.alloc) continue;
-    --allocations_;
-    if (!blocks_[change.slot].marginal) --form_allocations_;
+    if (change.alloc) --allocations_;
   }
   for (const auto& change : changes) {
     KnownBlock& record = blocks_[change.slot];
@@ -139,6 +135,7 @@ void StepLog::restart_operator() {
 
 void StepLog::end_operator() {
   if (!running_) return;
+  settle_form();
   running_ = false;
   allocations_ = form_allocations_ = 0;
   between_ = form_between_ = 0;
@@ -146,8 +143,31 @@ void StepLog::end_operator() {
 
 void StepLog::take_place(KnownBlock& block) {
   block.place = allocations_++;
+  if (!running_) take_form_place(block);
+}
+
+void StepLog::take_form_place(KnownBlock& block) {
   block.form_place = form_allocations_;
   if (!block.marginal) ++form_allocations_;
+}
+
+/// Which allocations are temporaries is known now. Kernels for other sizes take others.
+void StepLog::settle_form() {
+  LoggedOperator& op = last();
+  const auto take = [&](Event event, const KnownBlock& block) {
+    if (!block.marginal) op.form = mixed_in(op.form, event, 0);
+  };
+  for (const auto& change : op.changes) {
+    KnownBlock& block = blocks_[change.slot];
+    if (block.temporary()) continue;
+    if (change.alloc) take_form_place(block);
+    take(change.alloc ? Event::kAlloc : Event::kRelease, block);
+  }
+  for (const auto& touch : op.touches) {
+    const KnownBlock& block = blocks_[touch.slot];
+    if (touch.again || block.temporary()) continue;
+    take(touch.writes ? Event::kWrite : Event::kRead, block);
+  }
 }
 
 void StepLog::log_change(std::uint32_t slot, bool alloc) {
@@ -157,10 +177,11 @@ void StepLog::log_change(std::uint32_t slot, bool alloc) {
   op.live_after = live_;
   const bool between = alloc && !running_;
   std::uint64_t& signature = between ? between_ : op.signature;
-  std::uint64_t& form = between ? form_between_ : op.form;
   const Event event = alloc ? Event::kAlloc : Event::kRelease;
   signature = mixed_in(signature, event, record.bytes);
-  if (!record.marginal) form = mixed_in(form, event, 0);
+  if (running_ || record.marginal) return;  // see settle_form()
+  std::uint64_t& form = between ? form_between_ : op.form;
+  form = mixed_in(form, event, 0);
 }
 
 void StepLog::alloc(BlockUid block, Bytes bytes) {

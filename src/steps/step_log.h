@@ -61,7 +61,8 @@ struct LoggedOperator {
   /// Of the key, and of the sizes and the order of uses, allocations and releases since the
   /// operator before ended. Equal if all these are.
   std::uint64_t signature = 0;
-  /// The signature without sizes, marginal blocks, and what is used again.
+  /// Of the key, and of the order of what the operator makes, uses and releases, without marginal
+  /// blocks, temporaries, and what is used again. Known when the operator has ended.
   std::uint64_t form = 0;
   bool repeatable = false;
   ReplayCost replay_cost;
@@ -163,7 +164,7 @@ class StepLog {
   };
   [[nodiscard]] std::optional<Span> repeated_step();
   /// Likewise, but the sizes of what is made in a step, and of what is another block each time, may
-  /// differ, and what is marginal may be missing.
+  /// differ, what is marginal may be missing, and operators may take other temporaries.
   [[nodiscard]] std::optional<Span> repeated_form();
 
  private:
@@ -178,6 +179,8 @@ class StepLog {
   void make_place();
   void forget_first();
   void take_place(KnownBlock& block);
+  void take_form_place(KnownBlock& block);
+  void settle_form();
   void log_change(std::uint32_t slot, bool alloc);
 
   std::size_t most_;
@@ -187,7 +190,7 @@ class StepLog {
   bool running_ = false;
   Bytes live_ = 0;
   Bytes marginal_ = 0;
-  std::uint32_t form_allocations_ = 0;  ///< of allocations_, those that are not marginal
+  std::uint32_t form_allocations_ = 0;  ///< of allocations_, those that count for a form
   std::uint32_t allocations_ = 0;       ///< that belong to the running or the next operator
   std::uint64_t between_ = 0;       ///< signature of the allocations since the last operator ended
   std::uint64_t form_between_ = 0;  ///< its form
@@ -215,7 +218,7 @@ struct StepShape {
     /// own results, by operators nested in it, are not.
     std::vector<LoggedOperator::Touch> touches;
     std::vector<Allocation> allocations;  ///< in order
-    /// Bytes of further temporaries, which the operator's kernel for these sizes takes.
+    /// Bytes of further temporaries, which the operator's kernels for other sizes take.
     Bytes beyond = 0;
     ReplayCost replay_cost;
   };

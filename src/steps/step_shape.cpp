@@ -82,28 +82,19 @@ class ShapeMaker {
       if (partner_of(number) != RoughStep::kNone) visit(partner_of(number), number);
     }
   }
-  /// What was there before and dies in the step, with nothing in its place: no part of it.
-  void find_ending() {
-    std::unordered_set<std::uint32_t> made_again;
-    for_partners([&](std::int64_t then, std::int64_t number) {
-      const std::vector<Made> before = allocations_of(then);
-      const std::vector<Made> now = allocations_of(number);
-      for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
-        if (blocks_[now[i].slot].alive_before(end_)) made_again.insert(before[i].slot);
-      }
-    });
-    for (std::uint32_t slot = 0; slot < blocks_.slots(); ++slot) {
-      const KnownBlock& block = blocks_[slot];
-      if (block.bytes == 0 || !block.alive_before(begin_) || block.death >= end_) continue;
-      if (!made_again.contains(slot)) ending_.insert(slot);
-    }
-  }
-
-  /// What corresponds in two runs of an operator: all of it, or, if some is missing in one of them,
-  /// what does not vary with the size.
+  /// What corresponds in two runs of an operator, without temporaries: all of it, or, if some is
+  /// missing in one of them, what does not vary with the size.
   template <typename List>
-  [[nodiscard]] auto side_by_side(const List& before, const List& now) const {
-    using One = std::remove_cvref_t<decltype(before[0])>;
+  [[nodiscard]] auto side_by_side(const List& earlier, const List& later) const {
+    using One = std::remove_cvref_t<decltype(earlier[0])>;
+    const auto lasting = [&](const List& list) {
+      std::vector<One> all;
+      std::ranges::copy_if(list, std::back_inserter(all),
+                           [&](const One& one) { return !blocks_[one.slot].temporary(); });
+      return all;
+    };
+    const std::vector<One> before = lasting(earlier);
+    const std::vector<One> now = lasting(later);
     std::pair<std::vector<One>, std::vector<One>> both;
     const auto varies = [&](const One& one) {
       if constexpr (std::is_same_v<One, Touch>) {
@@ -111,7 +102,7 @@ class ShapeMaker {
       }
       return blocks_[one.slot].marginal;
     };
-    const auto add = [&](const List& list, std::vector<One>& to) {
+    const auto add = [&](const std::vector<One>& list, std::vector<One>& to) {
       for (const One& one : list) {
         if (before.size() == now.size() || !varies(one)) to.push_back(one);
       }
@@ -122,6 +113,22 @@ class ShapeMaker {
     both.first.resize(least);
     both.second.resize(least);
     return both;
+  }
+
+  /// What was there before and dies in the step, with nothing in its place: no part of it.
+  void find_ending() {
+    std::unordered_set<std::uint32_t> made_again;
+    for_partners([&](std::int64_t then, std::int64_t number) {
+      const auto [before, now] = side_by_side(allocations_of(then), allocations_of(number));
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        if (blocks_[now[i].slot].alive_before(end_)) made_again.insert(before[i].slot);
+      }
+    });
+    for (std::uint32_t slot = 0; slot < blocks_.slots(); ++slot) {
+      const KnownBlock& block = blocks_[slot];
+      if (block.bytes == 0 || !block.alive_before(begin_) || block.death >= end_) continue;
+      if (!made_again.contains(slot)) ending_.insert(slot);
+    }
   }
 
   /// As in Repetition::is_step().
@@ -337,15 +344,45 @@ class ShapeMaker {
           take(sizes.blocks[static_cast<std::size_t>(id)], blocks_[before[k].slot].bytes);
         }
       }
-      const auto [earlier, made] = side_by_side(allocations_of(then), all);
+      const std::vector<Made> all_then = allocations_of(then);
+      const auto [earlier, made] = side_by_side(all_then, all);
       for (std::size_t k = 0; k < made.size(); ++k) {
         const Bytes bytes = blocks_[earlier[k].slot].bytes;
         take(sizes.allocations[first + made[k].index], bytes);
         const std::int64_t id = ids_[made[k].slot];
         if (id != kNoBlock) take(sizes.blocks[static_cast<std::size_t>(id)], bytes);
       }
+      const std::vector<Made> held_then = temporaries_of(all_then);
+      const std::vector<Made> held = temporaries_of(all);
+      if (held_then.size() == held.size()) {
+        for (std::size_t k = 0; k < held.size(); ++k) {
+          take(sizes.allocations[first + held[k].index], blocks_[held_then[k].slot].bytes);
+        }
+      } else {
+        take(sizes.beyond[static_cast<std::size_t>(number - begin_)],
+             most_held(then) - most_held(number));
+      }
     }
     sizes.put_into(shape_);
+  }
+
+  [[nodiscard]] std::vector<Made> temporaries_of(const std::vector<Made>& made) const {
+    std::vector<Made> held;
+    std::ranges::copy_if(made, std::back_inserter(held),
+                         [&](const Made& one) { return blocks_[one.slot].temporary(); });
+    return held;
+  }
+  /// Bytes of temporaries of operator `number` at a time.
+  [[nodiscard]] Bytes most_held(std::int64_t number) const {
+    Bytes held = 0;
+    Bytes most = 0;
+    for_changes(number, [&](const Change& change) {
+      const KnownBlock& block = blocks_[change.slot];
+      if (!block.temporary()) return;
+      held += change.alloc ? block.bytes : -block.bytes;
+      most = std::max(most, held);
+    });
+    return most;
   }
 
   const StepLog& log_;

@@ -47,6 +47,14 @@ Bytes bytes_needed(const StepShape& shape, const StepSizes& sizes) {
 
 Bytes bytes_needed(const StepShape& shape) { return bytes_needed(shape, StepSizes::of(shape)); }
 
+bool same_allocations(const StepShape& a, const StepShape& b) {
+  return std::ranges::equal(a.operators, b.operators, [](const auto& left, const auto& right) {
+    return std::ranges::equal(
+        left.allocations, right.allocations,
+        [](const auto& x, const auto& y) { return x.block == y.block && x.inside == y.inside; });
+  });
+}
+
 bool same_form(const StepShape& a, const StepShape& b) {
   if (a.operators.size() != b.operators.size()) return false;
   const auto alike = [](const TraceBlock& x, const TraceBlock& y) {
@@ -62,10 +70,7 @@ bool same_form(const StepShape& a, const StepShape& b) {
                                          [](const auto& x, const auto& y) {
                                            return x.block == y.block && x.writes == y.writes;
                                          }) &&
-                      std::ranges::equal(left.allocations, right.allocations,
-                                         [](const auto& x, const auto& y) {
-                                           return x.block == y.block && x.inside == y.inside;
-                                         }) &&
+                      a.trace.operators[i].allocs == b.trace.operators[i].allocs &&
                       a.trace.operators[i].frees == b.trace.operators[i].frees;
     if (!same) return false;
     for (const auto& touch : left.touches) {

@@ -7,8 +7,13 @@
 namespace lms {
 
 /// True if both are the same step but for sizes: the same blocks of their traces do the same in the
-/// same operators. What is there before and written, as weights are, has the same size.
+/// same operators, whatever temporaries these take. What is there before and written, as weights
+/// are, has the same size.
 [[nodiscard]] bool same_form(const StepShape& a, const StepShape& b);
+
+/// True if operators allocate the same blocks in the same order, and temporaries beside: so that
+/// the sizes of one are sizes of the other. Kernels for other sizes may take other temporaries.
+[[nodiscard]] bool same_allocations(const StepShape& a, const StepShape& b);
 
 /// The sizes of one run of a step, in the order of its shape.
 struct StepSizes {
@@ -21,7 +26,7 @@ struct StepSizes {
   /// was there before and cannot move keeps its own.
   void put_into(StepShape& shape) const;
   /// As large as `other` everywhere, and by `more` times the difference larger where that is
-  /// larger. Of the same form.
+  /// larger. Of the same form and allocations.
   void widen(const StepSizes& other, double more = 0);
 };
 

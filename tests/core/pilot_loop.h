@@ -241,7 +241,7 @@ class Loop {
     auto lock = engine_.lock();
     const Use use{&block, writes};
     engine_.pin(lock, {&use, 1});
-    pilot.touch(lock, {&use, 1});
+    if (block.size >= least) pilot.touch(lock, {&use, 1});
     uses_.push_back(use);
     if (value != 0) {
       EXPECT_TRUE(block.holds(value)) << "wrong bytes in block " << block.uid;
@@ -260,12 +260,12 @@ class Loop {
     auto block = sim_.make_block(bytes);
     block->fill(value);
     block->uid = Pilot::new_uid();
-    (void)pilot.allocating(block->uid, bytes);
+    if (bytes >= least) (void)pilot.allocating(block->uid, bytes);
     auto lock = engine_.lock();
     auto& added = static_cast<SimBlock&>(engine_.add(lock, std::move(block)));
     const Use use{&added, true};
     engine_.pin(lock, {&use, 1});
-    pilot.touch(lock, {&use, 1});
+    if (bytes >= least) pilot.touch(lock, {&use, 1});
     uses_.push_back(use);
     return added;
   }
@@ -305,6 +305,7 @@ class Loop {
   PlainDevice device;
   Pilot pilot;
   bool fails_at_first = false;     ///< every operator is tried twice
+  Bytes least = 0;                 ///< of smaller blocks the pilot does not hear
   int parts = 1;                   ///< operators of a layer, forward and back
   bool alike = false;              ///< those of all layers look the same
   Bytes activation = kBytes;       ///< the size of what steps make

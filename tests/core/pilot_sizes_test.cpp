@@ -89,6 +89,65 @@ TEST(PilotSizes, EachBlockHasAnotherSize) {
   EXPECT_LE(loop.pilot.stats().shapes, 4);
 }
 
+/// Experts with few tokens: what they make is much smaller than in the script, or so small that
+/// nobody hears of it.
+TEST(PilotSizes, WhatIsMuchSmallerIsFoundAgain) {
+  for (const Bytes least : {Bytes{0}, Bytes{Loop::kBytes}}) {
+    Loop loop(60 * Loop::kBytes, kLayers);
+    loop.pilot.start({.min_block = Loop::kBytes,
+                      .limit = 60 * Loop::kBytes,
+                      .in_foreground = true,
+                      .search = {.rounds = 200}});
+    loop.pilot.wake();
+    loop.least = least;
+    const auto steps = [&](int count, const std::set<int>& small) {
+      for (int i = 0; i < count; ++i) {
+        loop.each = [&](int layer) {
+          return small.contains(layer) ? Loop::kBytes / (least > 0 ? 2 : 1) : 20 * Loop::kBytes;
+        };
+        loop.step(kLayers);
+      }
+    };
+    steps(8, {});
+    ASSERT_EQ(loop.pilot.stats().why, "planned") << least;
+    EXPECT_EQ(planned_steps(loop,
+                            [&] {
+                              steps(1, {2});
+                              steps(1, {3, 4});
+                              steps(1, {});
+                              steps(1, {0, 7});
+                            }),
+              4)
+        << least << ": " << loop.pilot.stats().why;
+    EXPECT_EQ(loop.pilot.stats().divergences, 0) << least;
+    EXPECT_EQ(loop.pilot.stats().detours, 0) << least;
+  }
+}
+
+/// Kernels for larger sizes take other temporaries, more of them or fewer.
+TEST(PilotSizes, OtherKernelsForOtherSizes) {
+  for (const bool more : {true, false}) {
+    Loop loop(40 * Loop::kBytes, kLayers);
+    loop.temporaries = [more](Bytes bytes) -> std::vector<Bytes> {
+      if ((bytes > 4 * Loop::kBytes) != more) return {};
+      return {bytes, Loop::kBytes, bytes / 2};
+    };
+    std::mt19937 random(3);
+    const auto steps = [&](int count) {
+      for (int i = 0; i < count; ++i) run(loop, {1 + static_cast<int>(random() % 8)});
+    };
+    steps(40);
+    EXPECT_GE(planned_steps(loop, [&] { steps(100); }), 95) << more << loop.pilot.stats().why;
+    EXPECT_EQ(loop.pilot.stats().detours, 0) << more;
+    // And with plans that know of it.
+    const auto before = loop.stats();
+    run(loop, {8, 8, 8, 8, 8, 8});
+    const auto clean = loop.stats().evictions;
+    run(loop, {8, 8});
+    EXPECT_LE(loop.stats().evictions - clean, (clean - before.evictions) / 3 + 1) << more;
+  }
+}
+
 /// While a plan is being made, sizes that come again are not learnt again.
 TEST(PilotSizes, NoSizeIsLearntTwice) {
   Loop loop(300 * Loop::kBytes, kLayers);

@@ -118,6 +118,59 @@ TEST(StepsForm, LayersWithOtherWeightsAreNoSteps) {
   EXPECT_FALSE(log.repeated_form());
 }
 
+/// Kernels for larger sizes take more temporaries, and use them: before the result, and after it.
+TEST(StepsForm, TemporariesDoNotCount) {
+  for (const bool last_is_large : {true, false}) {
+    StepLog log;
+    BlockUid next = 100;
+    std::vector<std::uint64_t> begins;
+    const auto step = [&](Bytes bytes) {
+      begins.push_back(log.end());
+      std::vector<BlockUid> made;
+      const auto pass = [&](Bytes size) {
+        log.alloc(next, size);
+        log.touch(next, size, true);
+        log.release(next++);
+      };
+      for (BlockUid i = 0; i < 6; ++i) {
+        log.begin_operator(100 + i, "forward", true);
+        log.touch(i, kWeight, false);
+        if (bytes > 3000) pass(bytes);
+        log.alloc(next, bytes);
+        log.touch(next, bytes, true);
+        made.push_back(next++);
+        if (bytes > 3000) pass(2 * bytes);
+        log.end_operator();
+      }
+      for (BlockUid i = 6; i-- > 0;) {
+        log.begin_operator(200 + i, "backward", true);
+        log.touch(i, kWeight, true);
+        log.touch(made[i], bytes, false);
+        log.end_operator();
+        log.release(made[i]);
+      }
+    };
+    step(1000);
+    step(4000);
+    step(last_is_large ? 2000 : 5000);
+    step(last_is_large ? 6000 : 2500);
+    step(1500);
+    EXPECT_FALSE(log.repeated_step());
+    const auto form = log.repeated_form();
+    ASSERT_TRUE(form);
+    EXPECT_EQ(form->begin, begins[3]);
+    EXPECT_EQ(form->end, begins[4]);
+    const StepShape shape = make_shape(log, *form);
+    EXPECT_TRUE(shape.trace.validate().empty());
+    const Bytes larger = last_is_large ? 6000 : 5000;
+    for (const TraceBlock& block : shape.trace.blocks) {
+      EXPECT_EQ(block.bytes, block.born_in_step ? larger : kWeight);
+    }
+    for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(shape.trace.operators[i].workspace, 2 * larger);
+    EXPECT_GE(bytes_needed(shape), 6 * kWeight + 6 * larger + 2 * larger);
+  }
+}
+
 TEST(StepSizes, WidenAndPutBack) {
   TraceBuilder builder;
   const TraceBlockId weight = builder.existing(512);
