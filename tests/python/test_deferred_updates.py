@@ -35,10 +35,10 @@ def deferring(device: str) -> Iterator[None]:
 
 def _cases(beginning: str = "") -> list[object]:
     """Each program on each of its devices."""
-    marks = {"cpu": [], "cuda": [pytest.mark.gpu]}
+    of = {"cpu": [], "cuda": [pytest.mark.gpu]}
     slow = {True: [pytest.mark.slow], False: []}
     return [
-        pytest.param(device, item, id=f"{device}-{item.name}", marks=marks[device] + slow[item.slow])
+        pytest.param(device, item, id=f"{device}-{item.name}", marks=of[device] + slow[item.slow])
         for item in PROGRAMS.values()
         for device in item.devices
         if item.name.startswith(beginning)
@@ -56,7 +56,7 @@ def test_programs(item: Program, mode: str, device: str) -> None:
     # LBFGS has no lists; the fused Adagrad says that it writes step counts, which are too small.
     none_waits = ["optimizer_lbfgs", "optimizer_adagrad_fused"]
     if device == "cuda":
-        none_waits.append("optimizer_asgd_foreach")  # its updates read tensors that it has just made
+        none_waits.append("optimizer_asgd_foreach")  # updates read what it has just made
     if item.name.startswith("optimizer_") and item.name not in none_waits:
         assert stats["deferred.parts"] > before, "nothing waited, so the comparison shows nothing"
 
