@@ -352,9 +352,18 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 
 namespace {
 
-/// What the error says. `held`: by the operator, which wants more; `floor`: the limit to name.
-std::string text_of(DeviceManager& manager, const Lack& lack, Bytes held, Bytes floor,
+/// What the limit holds when there is too little room in it.
+struct Held {
+  Bytes immovable = 0;
+  Bytes by_operator = 0;  ///< the one that wants more
+  Bytes kept = 0;         ///< until they die
+};
+
+/// What the error says. `floor`: the limit to name.
+std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, Bytes floor,
                     bool too_small) {
+  constexpr Bytes kMuch = 8;  // kept bytes that are this part of the limit are worth a word
+  const Bytes held = all.by_operator;
   const ThreadState& state = thread_state();
   const auto& [requested, known_limit, reason, half_written] = lack;
   std::string text = "LMS: out of memory on " + manager.device().str() + ": ";
@@ -380,6 +389,11 @@ std::string text_of(DeviceManager& manager, const Lack& lack, Bytes held, Bytes 
             ", under which nothing has to leave. ";
   }
   if (reason.empty()) text += manager.what_is_wasted();
+  if (all.kept * kMuch > manager.limit()) {
+    text += format_bytes(all.kept) +
+            " of the limit belong to tensors that stay until they die, as pointers to them are "
+            "out (data_ptr(), numpy(), DLPack, a collective). ";
+  }
   if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
       state.workspace_retry == nullptr) {
     text += "Other algorithms of it may need less, and give other bits: other_algorithms=True. ";
@@ -398,21 +412,22 @@ std::string text_of(DeviceManager& manager, const Lack& lack, Bytes held, Bytes 
 void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
   const auto& [requested, known_limit, reason, half_written] = lack;
   const ThreadState& state = thread_state();
-  Bytes immovable = 0;
-  Bytes held = 0;
+  Held held;
   {
     EngineLock lock = manager.engine().lock();
-    immovable = manager.engine().immovable(lock);
-    held = state.operator_pins.bytes(lock, manager);
+    held.immovable = manager.engine().immovable(lock);
+    held.by_operator = state.operator_pins.bytes(lock, manager);
+    held.kept = manager.engine().stats(lock).kept.current;
   }
-  const Bytes needed = std::max(manager.least_limit(immovable + requested, requested), known_limit);
+  const Bytes needed =
+      std::max(manager.least_limit(held.immovable + requested, requested), known_limit);
   // Where that is no more than there is, something else is in the way: pieces that do not join,
   // another thread, the tier below. Then enough is what needs nothing to leave.
   const bool too_small = reason.empty() && needed > manager.limit();
   const Bytes floor = too_small ? needed : manager.ample_limit(requested);
   std::string text = text_of(manager, lack, held, floor, too_small);
   remember_need(text, {.op = state.outermost != nullptr ? state.outermost->name : "",
-                       .bytes = held + requested,
+                       .bytes = held.by_operator + requested,
                        .least_limit = floor,
                        .below = !reason.empty()});
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};

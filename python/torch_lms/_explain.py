@@ -10,7 +10,9 @@ from ._summary import format_bytes
 
 Stats = Mapping[str, int]
 _MUCH = 0.1  # of the limit, or of a step: worth a line
-_ASLEEP = "nothing has had to leave"  # what the library says of such a device's steps
+# What the library says of a device's steps.
+_ASLEEP = "nothing has had to leave"
+_HOPELESS = "no plan could be made for this step"
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,8 @@ def _help(now: Situation) -> Iterator[str]:
         return
     if not now.planning:
         yield "plan='on'."
+    elif not stats["plan.steps"] and now.state == _HOPELESS:
+        yield "A larger limit: what one operator of the step needs at once leaves no room to plan."
     elif not stats["plan.steps"]:
         yield (
             "Some more steps. If none is planned after twenty, they differ from each other: other "
@@ -177,6 +181,14 @@ def _help(now: Situation) -> Iterator[str]:
             yield (
                 f"torch_lms.step_in_backward(optimizer): {learnt.list_operator} goes through "
                 f"{format_bytes(learnt.largest_list)} at once."
+            )
+        several = learnt.foreach > 1.5 * learnt.foreach_once
+        if several and learnt.foreach_once > stats["limit"] / 4:
+            yield (
+                "fused=True, an option of the optimizer: as it is, its operators (_foreach_...) go "
+                f"{learnt.foreach / learnt.foreach_once:.1f} times through "
+                f"{format_bytes(learnt.foreach_once)} in each step, and a fused one goes once. The "
+                "last bits of the weights may be others."
             )
     if stats["plan.late_us"] > _MUCH * stats["plan.predicted_us"]:
         yield "Less work for the CPU: larger batches, fewer small operators, torch.compile."

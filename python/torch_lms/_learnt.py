@@ -25,6 +25,8 @@ class LearntStep:
     unmovable: int  # bytes of blocks that stay: kept, or no operator was seen to use them
     largest_list: int  # bytes that the largest operator over a list uses (an optimizer's)
     list_operator: str
+    foreach: int = 0  # bytes that operators named _foreach_ use, each counted at each of them
+    foreach_once: int = 0  # and each block counted once
 
 
 def read_trace(path: str | Path) -> LearntStep:
@@ -44,6 +46,8 @@ def _summed(names: list[str], blocks: list, operators: list) -> LearntStep:
     held = sum(size[at] for at in alive & stuck)
     peak = least = most_held = largest_list = 0
     least_operator = list_operator = ""
+    foreach = 0
+    over_lists: set[int] = set()
     for name, _, workspace, _, reads, writes, allocs, frees, *_ in operators:
         live += sum(size[at] for at in allocs)
         held += sum(size[at] for at in allocs if at in stuck)
@@ -55,6 +59,9 @@ def _summed(names: list[str], blocks: list, operators: list) -> LearntStep:
             least, least_operator = needs, names[name]
         if names[name].startswith(_LISTS) and needs > largest_list:
             largest_list, list_operator = needs, names[name]
+        if names[name].startswith("aten::_foreach_"):
+            foreach += sum(size[at] for at in used)
+            over_lists |= used
         live -= sum(size[at] for at in frees)
         held -= sum(size[at] for at in frees if at in stuck)
     return LearntStep(
@@ -66,6 +73,8 @@ def _summed(names: list[str], blocks: list, operators: list) -> LearntStep:
         unmovable=most_held,
         largest_list=largest_list,
         list_operator=list_operator,
+        foreach=foreach,
+        foreach_once=sum(size[at] for at in over_lists),
     )
 
 

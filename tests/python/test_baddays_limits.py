@@ -63,6 +63,20 @@ def _plain(device: str, steps: int) -> dict[str, bytes]:
 
 
 @exact
+def test_what_is_kept_is_named(device: str) -> None:
+    """Pointers that are out may be all that is in the way, and nobody would guess it."""
+    with harness.managed(device, limit="1MiB", stress=False):
+        held = torch.ones(160, 1024, device=device) + 0
+        with pytest.raises(OUT_OF_MEMORY) as caught:
+            torch.ones(300, 1024, device=device) + 0
+        assert "stay until they die" not in str(caught.value)
+        held.numpy()
+        with pytest.raises(OUT_OF_MEMORY) as caught:
+            torch.ones(160, 1024, device=device) + 0
+        assert "640 KiB of the limit belong to tensors that stay" in str(caught.value)
+
+
+@exact
 def test_limit_below_the_largest_operator(device: str) -> None:
     """The error names operator, bytes and the smallest workable limit; a larger limit goes on."""
     expected = _plain(device, 4)

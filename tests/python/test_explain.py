@@ -94,6 +94,25 @@ def test_an_optimizer_that_goes_through_all_at_once() -> None:
     assert "step_in_backward(optimizer): aten::_fused_adamw_ goes through 5.0 GiB" in text
 
 
+def test_an_optimizer_that_goes_through_all_several_times() -> None:
+    from dataclasses import replace
+
+    slow = {**PLANNED, "plan__predicted_us": 300_000}
+    step = replace(STEP, foreach=22 * GIB, foreach_once=8 * GIB)
+    assert "fused=True" in (text := explain(situation(step, **slow)))
+    assert "(_foreach_...) go 2.8 times through 8.0 GiB" in text
+    for quick in (replace(step, foreach=8 * GIB), replace(step, foreach_once=2 * GIB)):
+        assert "fused=True" not in explain(situation(quick, **slow))
+    assert "fused=True" not in explain(situation(step, **PLANNED, plan__predicted_us=210_000))
+
+
+def test_a_step_that_cannot_be_planned() -> None:
+    stats = situation(evictions=5, plan__shapes=1).stats
+    now = Situation("cuda:0", stats, state="no plan could be made for this step")
+    text = explain(now)
+    assert "A larger limit: what one operator" in text and "more steps" not in text
+
+
 def test_nothing_is_managed() -> None:
     assert "manages nothing" in torch_lms.explain()
     with pytest.raises(RuntimeError, match="call torch_lms.enable"):
