@@ -94,6 +94,9 @@ class DeviceManager {
   /// Runs `work` on the one stream on which lineages are recorded and run: after what has been
   /// queued on the current stream, and before what will be.
   virtual void in_order(const std::function<void()>& work) { work(); }
+  /// What in_order() has just done has used the storage later than the program asked for it: its
+  /// memory is free only after that, whatever its owner has waited for.
+  virtual void used_late(c10::StorageImpl& /*storage*/) {}
 
   /// True if a small tensor's memory is written by operators, and by nobody else whose coming is
   /// not heard of.

@@ -60,7 +60,9 @@ def bring_ahead(tensor: torch.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def managed(arena: bool, slices: str = "auto", host_limit: str = "64MiB") -> Iterator[None]:
+def managed(
+    arena: bool, slices: str = "auto", host_limit: str = "64MiB", deferred: str = "off"
+) -> Iterator[None]:
     """LMS with an arena or, under the least of limits, without."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -72,6 +74,7 @@ def managed(arena: bool, slices: str = "auto", host_limit: str = "64MiB") -> Ite
         min_block="64KiB",
         host_limit=host_limit,
         slices=slices,
+        deferred_updates=deferred,
         verify=False,
     ):
         yield
@@ -111,6 +114,30 @@ def test_program_in_slices(
         check(program(evict_if_it_may))
         count = "slices.operators" if slices == "always" else "slices.in_place"
         assert torch_lms.memory_stats("cuda")[count] > 0
+
+
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("deferred", ["all", "random"])
+def test_program_that_waits(
+    program: Callable[..., programs.Result], arena: bool, deferred: str
+) -> None:
+    """What writes in place on the main stream runs when somebody wants what it writes."""
+    with managed(arena, deferred=deferred):
+        check(program(evict_if_it_may))
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("deferred", ["all", "random"])
+def test_random_programs_that_wait(arena: bool, deferred: str) -> None:
+    """Whoever wants it, on whatever stream, and whomever that has waited for before."""
+    with managed(arena, deferred=deferred):
+        for seed in range(int(os.environ.get("MODEL_CUDA_SEEDS", "48"))):
+            try:
+                check(programs.random_program(seed, evict_if_it_may, moves=[copy_ahead, bring_ahead]))
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}") from error
+        assert torch_lms.memory_stats("cuda")["deferred.parts"] > 0
 
 
 @pytest.mark.parametrize("slices", ["auto", "always", "in_place"])

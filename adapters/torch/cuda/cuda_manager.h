@@ -40,6 +40,7 @@ class CudaManager final : public DeviceManager {
   void make_plain(c10::StorageImpl& storage) override { memory_.make_plain(storage); }
   [[nodiscard]] bool records_here() override;
   void in_order(const std::function<void()>& work) override;
+  void used_late(c10::StorageImpl& storage) override { memory_.used_late(storage); }
   [[nodiscard]] bool operators_write(const c10::DataPtr& data) const override {
     return memory_.on_device(data);
   }

@@ -96,8 +96,9 @@ class CudaMemory final : public Meter {
   void inherit_users(CudaBlock& block, const void* data);
   /// The block has come to memory that `owner` will use next: after whoever must be done with it.
   void claim(const CudaBlock& block, const c10::DataPtr& data, cudaStream_t owner);
-  /// As DeviceManager has it.
+  // As DeviceManager has them.
   void make_plain(c10::StorageImpl& storage);
+  void used_late(c10::StorageImpl& storage);
 
   // Room
 

@@ -54,6 +54,13 @@ void CudaMemory::claim(const CudaBlock& block, const c10::DataPtr& data, cudaStr
   for (const cudaStream_t stream : block.recorded) add(stream);
 }
 
+void CudaMemory::used_late(c10::StorageImpl& storage) {
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  const bool on_main = owner_of(data.get()) == main_stream_;
+  if (data.get_deleter() != native_deleter_ || on_main) return;
+  BridgeAllocator::instance().native()->recordStream(data, stream_of(main_stream_));
+}
+
 void CudaMemory::note_allocation(void* data, Bytes bytes) {
   const bool pooled = in_pool();
   if (!pooled && bytes < manager_.min_block()) return;

@@ -315,6 +315,7 @@ void Deferred::run(const Part& part) {
     const PartScope scope(part);
     c10::Stack stack = part.arguments;
     part.run(*part.info, *part.kernel, *part.op, part.keys, stack);
+    for (const StorageUse& use : part.uses) manager_.used_late(*use.storage);
   });
 }
 
