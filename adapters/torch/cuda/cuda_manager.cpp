@@ -312,9 +312,10 @@ void CudaManager::note_use(EngineLock& /*lock*/, std::span<const Use> uses,
       mover_.drop_copy(block);
       block.has_copy = block.copy_valid = false;
     }
-    if (use.writes && block.being_copied) {
+    // Who says that a second stream uses the block (record_stream) does not write it here and now:
+    // the next writer may come on a stream that does not wait for this one.
+    if (use.writes && block.being_copied && !second) {
       memory_.wait_on(current, block.being_copied);
-      if (second) memory_.wait_on(*second, block.being_copied);
       block.being_copied.reset();
     }
   }
