@@ -131,10 +131,11 @@ def test_program_that_waits(
 @pytest.mark.parametrize("deferred", ["all", "random"])
 def test_random_programs_that_wait(arena: bool, deferred: str) -> None:
     """Whoever wants it, on whatever stream, and whomever that has waited for before."""
+    moves = [copy_ahead, bring_ahead]
     with managed(arena, deferred=deferred):
         for seed in range(int(os.environ.get("MODEL_CUDA_SEEDS", "48"))):
             try:
-                check(programs.random_program(seed, evict_if_it_may, moves=[copy_ahead, bring_ahead]))
+                check(programs.random_program(seed, evict_if_it_may, moves=moves))
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}") from error
         assert torch_lms.memory_stats("cuda")["deferred.parts"] > 0
