@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -71,6 +74,12 @@ def test_training_under_a_part_of_its_memory(part: int) -> None:
     assert stats["device.bytes.peak"] <= limit
     assert stats["device.reserved.peak"] <= limit
     assert stats["list_splits"] > 0, "the optimizer's lists are a large part of the limit"
+
+
+def test_a_fraction_is_a_bound_too() -> None:
+    """In a process of its own, in which nothing else is held."""
+    program = Path(__file__).with_name("fractions_on_model.py")
+    subprocess.run([sys.executable, str(program)], check=True, timeout=120)
 
 
 def test_peaks_of_two_allocators_are_not_added() -> None:

@@ -12,3 +12,7 @@ def test_many_streams_stay_below_the_limit(words: list[str]) -> None:
     for it, or for what lies high in the arena and may not leave."""
     most, limit = map(int, run_on_model("several_streams_program.py", *words).split(" of "))
     assert most <= limit
+
+
+def test_a_fraction_is_a_bound_too() -> None:
+    run_on_model("fractions_on_model.py")

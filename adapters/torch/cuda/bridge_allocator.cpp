@@ -109,6 +109,17 @@ void BridgeAllocator::resetPeakStats(Index device) {
   if (CudaMemory* memory = memory_of(device)) memory->reset_reserved_peak();
 }
 
+double BridgeAllocator::getMemoryFraction(Index device) {
+  CudaMemory* memory = memory_of(device);
+  return memory != nullptr ? memory->manager().memory_fraction()
+                           : native_->getMemoryFraction(device);
+}
+
+void BridgeAllocator::setMemoryFraction(double fraction, Index device) {
+  native_->setMemoryFraction(fraction, device);  // it says what is no fraction
+  if (CudaMemory* memory = memory_of(device)) memory->manager().set_memory_fraction(fraction);
+}
+
 void BridgeAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
   CudaMemory* memory = memory_of(stream.device_index());
   if (memory != nullptr && memory->record_stream(data, stream.stream())) return;

@@ -24,6 +24,9 @@ class BridgeAllocator final : public ForwardingAllocator {
   /// With what lies in the arena counted as allocated and reserved.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(Index device) override;
   void resetPeakStats(Index device) override;
+  /// The user's own: LMS lowers the fraction underneath.
+  double getMemoryFraction(Index device) override;
+  void setMemoryFraction(double fraction, Index device) override;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
   void enablePeerAccess(Index from, Index to) override;
   void beginAllocateToPool(Index device, Pool pool,

@@ -12,6 +12,7 @@
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/cuda/on_device.h"
+#include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
 #include "base/node_allocator.h"
@@ -69,13 +70,13 @@ void CudaManager::start(const Options& settings) {
   process_ = getpid();
   auto& bridge = BridgeAllocator::instance();
   bridge.install();
-  fraction_before_ = bridge.native()->getMemoryFraction(device_.index());
+  fraction_ = bridge.native()->getMemoryFraction(device_.index());
   try {
     start_with(settings, /*was_on=*/false);
   } catch (...) {
     on_ = false;
     mover_.stop();
-    bridge.native()->setMemoryFraction(fraction_before_, device_.index());
+    bridge.native()->setMemoryFraction(fraction_, device_.index());
     bridge.uninstall();
     throw;
   }
@@ -91,6 +92,14 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
     // Libraries (cuBLAS, cuDNN, NCCL) and the driver take memory beside PyTorch's.
     const Bytes margin = std::max<Bytes>(512 * kMiB, static_cast<Bytes>(total) / 64);
     limit = std::max<Bytes>(reserved + static_cast<Bytes>(free) - margin, kLarge);
+  }
+  const auto bound = static_cast<Bytes>(fraction_ * static_cast<double>(total));
+  if (limit > bound + 1) {  // a fraction is rarely exact
+    if (settings.limit >= 0) {
+      say(device_, "the limit is " + format_bytes(bound) +
+                       ", as set_per_process_memory_fraction has it, not " + format_bytes(limit));
+    }
+    limit = bound;
   }
   const Bytes host_limit = settings.host_limit >= 0 ? settings.host_limit : default_host_limit();
   if (!was_on) {
@@ -134,12 +143,20 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
     engine_.reset_peak(lock);
     memory_.reset_reserved_peak();
   }
+  settings_ = settings;
+}
+
+void CudaManager::set_memory_fraction(double fraction) {
+  lock_registry();  // as enable() does
+  const std::shared_ptr<void> unlock(nullptr, [](void*) { unlock_registry(); });
+  fraction_ = fraction;
+  if (on()) start(settings_);
 }
 
 double CudaManager::fraction_of(Bytes limit, std::size_t total) const {
   // Half a byte more, so that PyTorch's way back to bytes does not lose the last one.
   const double fraction = (static_cast<double>(limit) + 0.5) / static_cast<double>(total);
-  return std::min(fraction_before_, fraction);
+  return std::min(fraction_, fraction);
 }
 
 void CudaManager::bound_native(Bytes bytes) {
@@ -152,7 +169,7 @@ void CudaManager::stop() {
   pilot_.stop();
   const c10::cuda::CUDAGuard guard(device_.index());
   auto& bridge = BridgeAllocator::instance();
-  bridge.native()->setMemoryFraction(fraction_before_, device_.index());
+  bridge.native()->setMemoryFraction(fraction_, device_.index());
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> held;
   {
     EngineLock lock = engine_.lock();

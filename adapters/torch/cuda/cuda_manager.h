@@ -62,6 +62,12 @@ class CudaManager final : public DeviceManager {
   /// For the allocator bridge.
   [[nodiscard]] CudaMemory& memory() { return memory_; }
 
+  /// What the user has bounded the device's memory to (set_per_process_memory_fraction), before
+  /// enable() or after: the limit is no more than that.
+  [[nodiscard]] double memory_fraction() const { return fraction_; }
+  /// Likewise. As enable() with another limit.
+  void set_memory_fraction(double fraction);
+
   // For memory and mover.
 
   /// PyTorch's allocator keeps to so many bytes from now on.
@@ -91,9 +97,10 @@ class CudaManager final : public DeviceManager {
   CudaPilotDevice pilot_device_;
   Engine engine_;
   ska::flat_hash_map<c10::StorageImpl*, CudaBlock*> blocks_;  ///< guarded by the engine's lock
-  double fraction_before_ = 1.0;
-  std::size_t total_ = 0;  ///< bytes of the device
-  pid_t process_ = 0;      ///< that has it on
+  double fraction_ = 1.0;                                     ///< the user's
+  Options settings_;                                          ///< as given to start()
+  std::size_t total_ = 0;                                     ///< bytes of the device
+  pid_t process_ = 0;                                         ///< that has it on
   std::atomic<int> captures_{0};
 };
 
