@@ -309,6 +309,15 @@ void Pilot::look_for_new() {
     again = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
     return;
   }
+  // What does not go on is found again at each operator, and to make its shape takes as long as all
+  // of its operators.
+  const auto pause = [&] {
+    constexpr std::uint64_t kPart = 8;  // of the step
+    const std::uint64_t until =
+        operators_ + std::clamp<std::uint64_t>(script->size() / kPart, 1, kPause);
+    look_again_ = std::max(look_again_, until);
+    look_again_for_form_ = std::max(look_again_for_form_, until);
+  };
   auto replaced = scripts_.end();
   bool is_known = false;
   for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
@@ -316,7 +325,10 @@ void Pilot::look_for_new() {
                                                    : same_form((*known)->shape, script->shape);
     if (!same) continue;
     is_known = true;
-    if (operators_ < (*known)->shunned_until) return look_roughly();
+    if (operators_ < (*known)->shunned_until) {
+      pause();
+      return look_roughly();
+    }
     if (rejoin(*known, span->end, sizes)) return;
     // The same on other blocks: of another model, perhaps after the first.
     if (sizes == Walk::Sizes::kEqual && (*known)->planned &&
@@ -332,7 +344,7 @@ void Pilot::look_for_new() {
   get_to_know(*script);
   // What has come twice is a step, though what comes now is already another, or on a detour.
   const bool lasts = detours_.open() && !is_known && sizes == Walk::Sizes::kEqual;
-  if (!rejoin(script, span->end, sizes) && (!lasts || is_several(script->shape))) return;
+  if (!rejoin(script, span->end, sizes) && (!lasts || is_several(script->shape))) return pause();
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
   } else {
