@@ -12,8 +12,9 @@ void Pilot::leave() {
   constexpr std::size_t kLeast = 32;  // operators of a script that are worth the search
   // Its parts came so often when it was learnt: another time more often, or less.
   if (script_->has_parts) detours_.open_at_once();
+  const bool is_known = std::ranges::find(scripts_, script_) != scripts_.end();
   const bool may_come_back =
-      detours_.open() && operators_ >= straight_until_ && script_->size() >= kLeast;
+      is_known && detours_.open() && operators_ >= straight_until_ && script_->size() >= kLeast;
   const Detour::Left left = {script_, walk_->position(), joined_, operators_,
                              mode_ == Mode::kFollowing};
   parting_ = {left, diverged_};

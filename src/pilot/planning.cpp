@@ -262,14 +262,18 @@ void Pilot::take_over() {
     if (!original->planned && said_++ < kMostLines) device_.say("no plan: " + job->failure);
     return;
   }
-  if (!made->deferred.empty() && options_.defer_updates) {
-    options_.defer_updates = false;  // once: what waits already is no update at its call any more
-    device_.defer_updates(made->deferred);
-    straight_until_ = operators_ + kToLearn * original->size();  // it is another step from now on
-  }
   const auto found = std::ranges::find(scripts_, original);
   if (found == scripts_.end()) return;
   *found = made;
+  if (!made->deferred.empty() && options_.defer_updates) {
+    options_.defer_updates = false;  // once: what waits already is no update at its call any more
+    device_.defer_updates(made->deferred);
+    // It is another step from now on, in all its sizes: to come back to one of these after each
+    // update that has waited would be to go without a plan for what was chosen.
+    scripts_.clear();
+    stats_.shapes = 0;
+    straight_until_ = operators_ + kToLearn * original->size();
+  }
   if (!original->planned) ++stats_.planned;
   if (made->kept) ++stats_.kept;
   stats_.predicted_ms = made->predicted.step_ms;

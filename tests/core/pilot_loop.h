@@ -79,9 +79,13 @@ class PlainDevice final : public PilotDevice {
         .out_bytes_per_ms = 512, .in_bytes_per_ms = 512, .both_bytes_per_ms = 512, .latency_ms = 0};
   }
   void say(const std::string& line) override { said.push_back(line); }
+  void defer_updates(const std::vector<BlockUid>& written) override {
+    deferred = {written.begin(), written.end()};
+  }
   [[nodiscard]] bool copies_beside() const override { return beside; }
 
   std::vector<std::string> said;
+  std::set<BlockUid> deferred;  ///< what the updates write that are to wait
   std::vector<std::pair<Stage, bool>> shown;
   std::string refuses;
   bool beside = false;     ///< copies may be begun ahead without a plan
@@ -217,7 +221,7 @@ class Loop {
     return engine_.stats(lock);
   }
 
- private:
+ protected:
   struct Held {
     SimBlock* block;
     std::uint64_t value;
@@ -232,8 +236,8 @@ class Loop {
     }
   }
 
-  void begin(OperatorKey key) {
-    pilot.begin_operator(key, "op", true);
+  void begin(OperatorKey key, const char* name = "op") {
+    pilot.begin_operator(key, name, true);
     if (fails_at_first) pilot.restart_operator();
   }
 
@@ -277,8 +281,8 @@ class Loop {
     for (SimBlock* block : made | std::views::reverse) drop(*block);
   }
 
-  void end() {
-    sim_.advance(1);
+  void end(double ms = 1) {
+    sim_.advance(ms);
     {
       auto lock = engine_.lock();
       engine_.unpin(lock, uses_);
@@ -313,7 +317,7 @@ class Loop {
   /// What an operator of the forward pass takes beside its result, by the result's size.
   std::function<std::vector<Bytes>(Bytes)> temporaries;
 
- private:
+ protected:
   std::vector<SimBlock*> weights_;
   std::vector<Held> kept_;
   std::optional<std::size_t> fed_;  ///< of kept_
