@@ -176,7 +176,9 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
   }
   if (made) leave_unplaced(script.placement, script.unplaced);
   script.finish();
-  if (options.defer_updates && !script.refined) choose_deferred_of(script, options);
+  // Not before some steps in a row have followed a plan: where few are alike, another order may
+  // never be learnt.
+  if (options.defer_updates && script.refined) choose_deferred_of(script, options);
 }
 
 void Pilot::choose_deferred_of(Script& script, const Options& options) {
