@@ -83,14 +83,17 @@ template <typename T>
 class NodeAllocator {
  public:
   using value_type = T;
+  // NOLINTBEGIN(readability-identifier-naming): the standard's names
   using propagate_on_container_move_assignment = std::true_type;
   using propagate_on_container_swap = std::true_type;
+  // NOLINTEND(readability-identifier-naming)
   static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 
   NodeAllocator() : free_(std::make_shared<FreeNodes>()) {}
   template <typename U>
   NodeAllocator(const NodeAllocator<U>& other) noexcept : free_(other.free_) {}
 
+  // NOLINTBEGIN(bugprone-sizeof-expression): of nodes, whatever they are
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count == 1) return static_cast<T*>(free_->take(sizeof(T)));
     return static_cast<T*>(::operator new(count * sizeof(T)));
@@ -102,6 +105,7 @@ class NodeAllocator {
       ::operator delete(memory);
     }
   }
+  // NOLINTEND(bugprone-sizeof-expression)
   [[nodiscard]] NodeAllocator select_on_container_copy_construction() const { return {}; }
 
   template <typename U>

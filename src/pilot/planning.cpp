@@ -117,9 +117,8 @@ void Pilot::put_in_order(Job& job, PilotDevice::Laps& laps) {
 }
 
 void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
-  if (!job.original->planned || !job.places.empty() ||
-      laps.operators.size() != job.original->size())
-    return;
+  const bool whole = job.places.empty() && laps.operators.size() == job.original->size();
+  if (!job.original->planned || !whole) return;
   auto kept = std::make_shared<Measured>();
   kept->script = job.original;
   kept->timeline.operators = laps.operators;

@@ -313,8 +313,8 @@ class ShapeMaker {
       for (std::size_t i = 0; i < now.size(); ++i) {
         const std::int64_t id = ids_[before[i].slot];
         const std::int64_t next = ids_[now[i].slot];
-        if (id == kNoBlock || next == kNoBlock || !blocks_[now[i].slot].alive_before(end_))
-          continue;
+        const bool lasts = blocks_[now[i].slot].alive_before(end_);
+        if (id == kNoBlock || next == kNoBlock || !lasts) continue;
         TraceBlock& block = blocks[static_cast<std::size_t>(id)];
         TraceBlock& successor = blocks[static_cast<std::size_t>(next)];
         // One that neither dies nor is used any more is only forgotten, with every step one more.

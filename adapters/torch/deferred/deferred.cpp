@@ -217,7 +217,7 @@ Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
   // Whoever is before one that must run, and conflicts with it, must run as well.
   std::set<const Part*> seen;
   std::vector<std::pair<StorageUse, std::uint64_t>> open;
-  for (const StorageUse& use : uses) open.push_back({use, before});
+  for (const StorageUse& use : uses) open.emplace_back(use, before);
   PartPtr first;
   while (!open.empty()) {
     const auto [use, end] = open.back();
@@ -228,7 +228,7 @@ Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
       if (one.part->number >= end || !conflicts(use.writes, one.writes)) continue;
       if (!seen.insert(one.part.get()).second) continue;
       if (!first || one.part->number < first->number) first = one.part;
-      for (const StorageUse& next : one.part->uses) open.push_back({next, one.part->number});
+      for (const StorageUse& next : one.part->uses) open.emplace_back(next, one.part->number);
     }
   }
   return first;

@@ -81,6 +81,7 @@ class FusedRule {
   using Hold = std::function<void(const at::Tensor& tensor)>;
   /// Tries it out. May wait for the device, and throw whatever these throw: then nothing becomes
   /// known.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): rules use it up
   virtual void try_out(c10::Stack /*arguments*/, const RunOperator& /*run*/, const Hold& /*hold*/) {
   }
 };
