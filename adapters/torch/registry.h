@@ -36,5 +36,13 @@ void say(c10::Device device, const std::string& line);
 /// Around fork(), so that a child can use the registry.
 void lock_registry();
 void unlock_registry();
+/// Nobody else turns a device on or off, or changes its settings, as long as it lives.
+class RegistryLock {
+ public:
+  RegistryLock() { lock_registry(); }
+  ~RegistryLock() { unlock_registry(); }
+  RegistryLock(const RegistryLock&) = delete;
+  RegistryLock& operator=(const RegistryLock&) = delete;
+};
 
 }  // namespace lms::torch

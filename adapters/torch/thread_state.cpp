@@ -354,7 +354,6 @@ namespace {
 
 /// What the limit holds when there is too little room in it.
 struct Held {
-  Bytes immovable = 0;
   Bytes by_operator = 0;  ///< the one that wants more
   Bytes kept = 0;         ///< until they die
 };
@@ -412,15 +411,15 @@ std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, B
 void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
   const auto& [requested, known_limit, reason, half_written] = lack;
   const ThreadState& state = thread_state();
+  Bytes immovable = 0;
   Held held;
   {
     EngineLock lock = manager.engine().lock();
-    held.immovable = manager.engine().immovable(lock);
+    immovable = manager.engine().immovable(lock);
     held.by_operator = state.operator_pins.bytes(lock, manager);
     held.kept = manager.engine().stats(lock).kept.current;
   }
-  const Bytes needed =
-      std::max(manager.least_limit(held.immovable + requested, requested), known_limit);
+  const Bytes needed = std::max(manager.least_limit(immovable + requested, requested), known_limit);
   // Where that is no more than there is, something else is in the way: pieces that do not join,
   // another thread, the tier below. Then enough is what needs nothing to leave.
   const bool too_small = reason.empty() && needed > manager.limit();

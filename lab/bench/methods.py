@@ -214,7 +214,6 @@ def _under_limit(
                 _set_fraction(device, None)
             _disable(lms)
     finally:
-        # LMS, too, puts back what it found.
         if fraction_bytes is not None:
             _set_fraction(device, None)
     return fields | {"fraction_bytes": fraction_bytes}

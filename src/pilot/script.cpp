@@ -359,7 +359,10 @@ void Walk::restart() {
 
 bool Walk::end() {
   inside_ = false;
-  if (seen_) settle_results();
+  if (seen_) {
+    settle_results();
+    settle_beyond();
+  }
   temporaries_.clear();
   beyond_ = 0;
   touches_ = allocations_ = 0;

@@ -224,6 +224,7 @@ class Walk {
   void see(TraceBlockId id, Bytes bytes);
   [[nodiscard]] bool is_temporary(BlockUid uid) const;
   void settle_results();
+  void settle_beyond();
   void settle(std::size_t index, const Temporary& made);
   [[nodiscard]] bool fits(TraceBlockId id) const;
   [[nodiscard]] bool met(TraceBlockId id) const { return met_[id] == step_; }

@@ -83,6 +83,7 @@ bool Walk::is_temporary(BlockUid uid) const {
 /// than the script's, or in the place of a temporary that the kernel for this size does not take.
 /// Whatever has outlived the operator is a result, in order.
 void Walk::settle_results() {
+  if (temporaries_.empty()) return;
   const auto& allocations = script_->shape.operators[position_].allocations;
   std::vector<std::size_t> open;
   for (std::size_t k = 0; k < allocations.size(); ++k) {
@@ -99,6 +100,10 @@ void Walk::settle_results() {
   if (open.size() == alive.size()) {
     for (std::size_t i = 0; i < open.size(); ++i) settle(open[i], alive[i]);
   }
+}
+
+/// What of the operator's temporaries the script does not have is known now.
+void Walk::settle_beyond() {
   Bytes& beyond = seen_->beyond[position_];
   const Bytes planned = script_->shape.operators[position_].beyond;
   excess_ += std::max<Bytes>(beyond_ - planned, 0) - std::max<Bytes>(beyond - planned, 0);
@@ -171,8 +176,9 @@ bool Walk::within(const Script& script) const {
     const auto& op = script.shape.operators[position_];
     Bytes expected = op.beyond;
     if (of == Of::kAllocations) expected = op.allocations[index].bytes;
-    if (of == Of::kUses)
+    if (of == Of::kUses) {
       expected = planned[static_cast<std::size_t>(op.touches[index].block)].bytes;
+    }
     excess += std::max<Bytes>(bytes - expected, 0);
   }
   return excess <= script.needed / kTrifle;

@@ -82,19 +82,23 @@ class ShapeMaker {
       if (partner_of(number) != RoughStep::kNone) visit(partner_of(number), number);
     }
   }
+  /// Of the list, the temporaries, or what is none.
+  template <typename One, typename List>
+  [[nodiscard]] std::vector<One> those(const List& list, bool temporary) const {
+    std::vector<One> found;
+    std::ranges::copy_if(list, std::back_inserter(found), [&](const One& one) {
+      return blocks_[one.slot].temporary() == temporary;
+    });
+    return found;
+  }
+
   /// What corresponds in two runs of an operator, without temporaries: all of it, or, if some is
   /// missing in one of them, what does not vary with the size.
   template <typename List>
   [[nodiscard]] auto side_by_side(const List& earlier, const List& later) const {
     using One = std::remove_cvref_t<decltype(earlier[0])>;
-    const auto lasting = [&](const List& list) {
-      std::vector<One> all;
-      std::ranges::copy_if(list, std::back_inserter(all),
-                           [&](const One& one) { return !blocks_[one.slot].temporary(); });
-      return all;
-    };
-    const std::vector<One> before = lasting(earlier);
-    const std::vector<One> now = lasting(later);
+    const std::vector<One> before = those<One>(earlier, /*temporary=*/false);
+    const std::vector<One> now = those<One>(later, /*temporary=*/false);
     std::pair<std::vector<One>, std::vector<One>> both;
     const auto varies = [&](const One& one) {
       if constexpr (std::is_same_v<One, Touch>) {
@@ -352,8 +356,8 @@ class ShapeMaker {
         const std::int64_t id = ids_[made[k].slot];
         if (id != kNoBlock) take(sizes.blocks[static_cast<std::size_t>(id)], bytes);
       }
-      const std::vector<Made> held_then = temporaries_of(all_then);
-      const std::vector<Made> held = temporaries_of(all);
+      const std::vector<Made> held_then = those<Made>(all_then, /*temporary=*/true);
+      const std::vector<Made> held = those<Made>(all, /*temporary=*/true);
       if (held_then.size() == held.size()) {
         for (std::size_t k = 0; k < held.size(); ++k) {
           take(sizes.allocations[first + held[k].index], blocks_[held_then[k].slot].bytes);
@@ -366,12 +370,6 @@ class ShapeMaker {
     sizes.put_into(shape_);
   }
 
-  [[nodiscard]] std::vector<Made> temporaries_of(const std::vector<Made>& made) const {
-    std::vector<Made> held;
-    std::ranges::copy_if(made, std::back_inserter(held),
-                         [&](const Made& one) { return blocks_[one.slot].temporary(); });
-    return held;
-  }
   /// Bytes of temporaries of operator `number` at a time.
   [[nodiscard]] Bytes most_held(std::int64_t number) const {
     Bytes held = 0;

@@ -50,6 +50,12 @@ def main() -> None:
         assert limit() == 300
     torch.cuda.set_per_process_memory_fraction(bound(800))
     torch_lms.disable()
+    torch_lms.enable(device="cuda", min_block="1MiB", plan="off")
+    most = limit()
+    held += take(4)
+    torch.cuda.set_per_process_memory_fraction(bound(800))
+    assert abs(limit() - most) <= 2, "what lies in the arena is LMS's own"
+    torch_lms.disable()
     assert abs(torch.cuda.get_per_process_memory_fraction() - bound(800)) < 1e-9
     del held
 

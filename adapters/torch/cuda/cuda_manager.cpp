@@ -91,7 +91,8 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   if (limit < 0) {
     // Libraries (cuBLAS, cuDNN, NCCL) and the driver take memory beside PyTorch's.
     const Bytes margin = std::max<Bytes>(512 * kMiB, static_cast<Bytes>(total) / 64);
-    limit = std::max<Bytes>(reserved + static_cast<Bytes>(free) - margin, kLarge);
+    const Bytes mapped = memory_.arena() != nullptr ? memory_.arena()->mapped() : 0;
+    limit = std::max<Bytes>(reserved + mapped + static_cast<Bytes>(free) - margin, kLarge);
   }
   const auto bound = static_cast<Bytes>(fraction_ * static_cast<double>(total));
   if (limit > bound + 1) {  // a fraction is rarely exact
@@ -147,8 +148,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
 }
 
 void CudaManager::set_memory_fraction(double fraction) {
-  lock_registry();  // as enable() does
-  const std::shared_ptr<void> unlock(nullptr, [](void*) { unlock_registry(); });
+  const RegistryLock lock;
   fraction_ = fraction;
   if (on()) start(settings_);
 }
@@ -156,7 +156,7 @@ void CudaManager::set_memory_fraction(double fraction) {
 double CudaManager::fraction_of(Bytes limit, std::size_t total) const {
   // Half a byte more, so that PyTorch's way back to bytes does not lose the last one.
   const double fraction = (static_cast<double>(limit) + 0.5) / static_cast<double>(total);
-  return std::min(fraction_, fraction);
+  return std::min(fraction_.load(), fraction);
 }
 
 void CudaManager::bound_native(Bytes bytes) {

@@ -97,7 +97,7 @@ class CudaManager final : public DeviceManager {
   CudaPilotDevice pilot_device_;
   Engine engine_;
   ska::flat_hash_map<c10::StorageImpl*, CudaBlock*> blocks_;  ///< guarded by the engine's lock
-  double fraction_ = 1.0;                                     ///< the user's
+  std::atomic<double> fraction_ = 1.0;                        ///< the user's
   Options settings_;                                          ///< as given to start()
   std::size_t total_ = 0;                                     ///< bytes of the device
   pid_t process_ = 0;                                         ///< that has it on

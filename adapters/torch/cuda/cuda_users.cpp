@@ -56,8 +56,7 @@ void CudaMemory::claim(const CudaBlock& block, const c10::DataPtr& data, cudaStr
 
 void CudaMemory::used_late(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  const bool on_main = owner_of(data.get()) == main_stream_;
-  if (data.get_deleter() != native_deleter_ || on_main) return;
+  if (data.get_deleter() != native_deleter_ || owner_of(data.get()) == main_stream_) return;
   BridgeAllocator::instance().native()->recordStream(data, stream_of(main_stream_));
 }
 
