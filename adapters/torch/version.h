@@ -5,6 +5,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/headeronly/version.h>
 
+#include <memory>
+
 #define LMS_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) ||      \
    (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
@@ -45,30 +47,53 @@
 
 namespace lms::torch {
 
+// The language lets explicit instantiations name private members.
+template <typename Tag, typename Tag::Member kMember>
+struct Named {
+  friend constexpr typename Tag::Member member(Tag) { return kMember; }
+};
+struct Token {
+  using Member = std::shared_ptr<c10::KernelToken> c10::SafeKernelFunction::*;
+  friend constexpr Member member(Token);
+};
+template struct Named<Token, &c10::SafeKernelFunction::token_>;
+struct Boxed {
+  using Member = c10::BoxedKernel c10::KernelFunction::*;
+  friend constexpr Member member(Boxed);
+};
+template struct Named<Boxed, &c10::KernelFunction::boxed_kernel_func_>;
+struct Functor {
+  using Member = c10::intrusive_ptr<c10::OperatorKernel> c10::BoxedKernel::*;
+  friend constexpr Member member(Functor);
+};
+template struct Named<Functor, &c10::BoxedKernel::functor_>;
+
 /// The kernel that can be called without boxes.
 #if LMS_TORCH_AT_LEAST(2, 15)
 inline const c10::KernelFunction& unboxed(const c10::SafeKernelFunction& kernel) {
   return kernel.kernelFunction();
 }
 #else
-namespace before_2_15 {
-
-// 2.11 has it, and no way to it. The language lets explicit instantiations name private members.
 struct Kernel {
   using Member = c10::KernelFunction c10::SafeKernelFunction::*;
   friend constexpr Member member(Kernel);
 };
-template <typename Tag, typename Tag::Member kMember>
-struct Named {
-  friend constexpr typename Tag::Member member(Tag) { return kMember; }
-};
 template struct Named<Kernel, &c10::SafeKernelFunction::kernel_>;
 
-}  // namespace before_2_15
-
 inline const c10::KernelFunction& unboxed(const c10::SafeKernelFunction& kernel) {
-  return kernel.*member(before_2_15::Kernel{});
+  return kernel.*member(Kernel{});
 }
 #endif
+
+/// Both stand for one kernel, and whoever registered what `earlier` stands for has not taken it back.
+inline bool still_the_same(const c10::SafeKernelFunction& earlier,
+                           const c10::SafeKernelFunction& now) {
+  const auto functor = [](const c10::SafeKernelFunction& kernel) {
+    return ((unboxed(kernel).*member(Boxed{})).*member(Functor{})).get();
+  };
+  const auto& token = earlier.*member(Token{});
+  return token && token->isValid() && functor(earlier) == functor(now) &&
+         unboxed(earlier)._equalsBoxedAndUnboxed(unboxed(now));
+}
 
 }  // namespace lms::torch

@@ -44,3 +44,60 @@ def test_python_dispatcher_before_while_and_after(order: str) -> None:
     harness.lms()
     done = run_script(TURNS, order)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
+
+
+REPLACED = """
+import torch, torch_lms
+
+def turn():
+    torch_lms.enable(device="cpu", limit="64MiB", min_block="4KiB", stress=True)
+    x = torch.arange(4096.0).add_(1)
+    assert torch.ops.lms.state(x) == "absent"
+    page_ins = torch_lms.memory_stats("cpu")["page_ins"]
+    y = torch.neg(x)
+    assert torch_lms.memory_stats("cpu")["page_ins"] > page_ins, "not by LMS's wrapper"
+    first = y[1].item()
+    torch_lms.disable()
+    return first
+
+print(turn(), turn())
+for factor in (7, 8):
+    lib = torch.library.Library("aten", "IMPL")
+    lib.impl("neg", lambda x: torch.mul(x, factor), "CPU")
+    print(turn(), turn())
+    lib._destroy()
+    print(turn(), turn())
+"""
+
+
+def test_a_kernel_that_is_replaced_while_lms_is_off() -> None:
+    """Wrappers are used again by the next enable(): they must call whatever is there by then."""
+    harness.lms()
+    done = run_script(REPLACED)
+    printed = "-2.0 -2.0\n14.0 14.0\n-2.0 -2.0\n16.0 16.0\n-2.0 -2.0\n"
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr[-2000:]
+
+
+ON_AND_OFF = """
+import torch, torch_lms
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+def turns(count):
+    for _ in range(count):
+        torch_lms.enable(device="cpu", limit="64MiB", plan_cache="off")
+        torch_lms.disable()
+    return resident()
+
+first = turns(5)
+print((turns(20) - first) / 20 / 2**20)
+"""
+
+
+def test_enable_and_disable_leave_little_behind() -> None:
+    """A wrapper for every operator that is left behind is 6 MiB each time."""
+    harness.lms()
+    done = run_script(ON_AND_OFF)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) < 2

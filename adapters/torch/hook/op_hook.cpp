@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/slices/cut.h"
 #include "adapters/torch/slices/in_place_rule.h"
+#include "adapters/torch/version.h"
 
 namespace lms::torch {
 namespace {
@@ -108,6 +110,29 @@ class Silence final : public c10::WarningHandler {
   void process(const c10::Warning& /*warning*/) override {}
 };
 
+/// A kernel of ours, and what it wraps.
+struct Wrapped {
+  c10::SafeKernelFunction own;
+  c10::KernelFunction kernel;
+};
+
+/// The hooks that live, for operators that are registered later.
+struct Hooks {
+  std::mutex mutex;
+  std::vector<OpHook::State*> live;
+  /// By operator and key. Threads may still be inside the kernels of a hook that is gone, so they
+  /// are kept; the next hook registers them again.
+  std::unordered_map<std::string, Wrapped> wrapped;
+  /// Those that wrap what has been replaced since, or what may get another schema.
+  std::vector<c10::KernelFunction> retired;
+  std::optional<c10::RegistrationHandleRAII> listener;
+};
+
+Hooks& hooks() {
+  static auto* hooks = new Hooks;  // never destroyed: operators run during process exit
+  return *hooks;
+}
+
 }  // namespace
 
 struct OpHook::State {
@@ -131,19 +156,21 @@ struct OpHook::State {
     if (only_composite(op, key) || !op.hasComputedKernelForDispatchKey(key)) return;
     std::string mark = c10::toString(op.operator_name()) + "@" + c10::toString(key);
     if (done.contains(mark)) return;
-    OpInfo info = describe(op, key);
-    info.fused = fused_role(info.name);
-    if (key == keys.front()) {
-      info.cut = cut_rule(info.name);
-      info.in_place = in_place_rule(op, info);
-    }
-    if (info.arguments.empty()) return;
     const auto own = op.getComputedKernelForDispatchKey(key);
-    auto typed = typed_kernel(info, own, op);
-    put(dispatcher, op, key,
-        typed ? *std::move(typed)
-              : c10::KernelFunction::makeFromBoxedFunctor(
-                    std::make_unique<HookedKernel>(std::move(info), own)));
+    if (!put_again(dispatcher, op, key, mark, own)) {
+      OpInfo info = describe(op, key);
+      info.fused = fused_role(info.name);
+      if (key == keys.front()) {
+        info.cut = cut_rule(info.name);
+        info.in_place = in_place_rule(op, info);
+      }
+      if (info.arguments.empty()) return;
+      auto typed = typed_kernel(info, own, op);
+      put(dispatcher, op, key, mark, own,
+          typed ? *std::move(typed)
+                : c10::KernelFunction::makeFromBoxedFunctor(
+                      std::make_unique<HookedKernel>(std::move(info), own)));
+    }
     done.insert(std::move(mark));
   }
 
@@ -160,7 +187,7 @@ struct OpHook::State {
     if (info.arguments.empty()) return;
     info.may_go_unseen = true;
     const auto own = op.getComputedKernelForDispatchKey(key);
-    put(dispatcher, op, kComposite,
+    put(dispatcher, op, kComposite, mark, own,
         c10::KernelFunction::makeFromBoxedFunctor(
             std::make_unique<HookedKernel>(std::move(info), own)));
     done.insert(std::move(mark));
@@ -171,44 +198,52 @@ struct OpHook::State {
     if (done.contains(mark)) return;
     for (OutKernel& info : out_kernels(op)) {
       const c10::DispatchKey at = info.at;
-      auto kernel = op.getComputedKernelForDispatchKey(info.computed);
-      put(dispatcher, op, at,
+      const auto own = op.getComputedKernelForDispatchKey(info.computed);
+      const std::string at_key = mark + c10::toString(at);
+      if (put_again(dispatcher, op, at, at_key, own)) continue;
+      put(dispatcher, op, at, at_key, own,
           c10::KernelFunction::makeFromBoxedFunctor(
-              std::make_unique<HookedOutKernel>(std::move(info), kernel)));
+              std::make_unique<HookedOutKernel>(std::move(info), own)));
     }
     done.insert(std::move(mark));
   }
 
+  /// Whether there was a kernel of ours that wraps `own`.
+  bool put_again(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
+                 const std::string& mark, const c10::SafeKernelFunction& own) {
+    const auto& known = hooks().wrapped;
+    const auto found = known.find(mark);
+    if (found == known.end() || !still_the_same(found->second.own, own)) return false;
+    put(dispatcher, op, key, found->second.kernel);
+    return true;
+  }
+
   void put(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
-           c10::KernelFunction kernel) {
-    kernels.push_back(kernel);
-    handles.push_back(dispatcher.registerImpl(op.operator_name(), key, std::move(kernel),
-                                              std::nullopt, nullptr, "LMS (Large Model Support)"));
+           const std::string& mark, const c10::SafeKernelFunction& own,
+           const c10::KernelFunction& kernel) {
+    Hooks& all = hooks();
+    if (!is_of_pytorch(op)) {
+      all.retired.push_back(kernel);
+    } else if (const auto [at, fresh] = all.wrapped.try_emplace(mark, own, kernel); !fresh) {
+      all.retired.push_back(std::exchange(at->second, {own, kernel}).kernel);
+    }
+    put(dispatcher, op, key, kernel);
+  }
+
+  void put(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
+           const c10::KernelFunction& kernel) {
+    handles.push_back(dispatcher.registerImpl(op.operator_name(), key, kernel, std::nullopt,
+                                              nullptr, "LMS (Large Model Support)"));
   }
 
   /// They are of no device: one hook has them all.
   bool wraps_composites = false;
   std::vector<c10::DispatchKey> keys;
   std::unordered_set<std::string> done;
-  std::vector<c10::KernelFunction> kernels;  ///< second references, see Hooks::retired
   std::vector<c10::RegistrationHandleRAII> handles;
 };
 
 namespace {
-
-/// The hooks that live, for operators that are registered later.
-struct Hooks {
-  std::mutex mutex;
-  std::vector<OpHook::State*> live;
-  /// Threads may still be inside the kernels of a hook that is gone. They are small, and kept.
-  std::vector<c10::KernelFunction> retired;
-  std::optional<c10::RegistrationHandleRAII> listener;
-};
-
-Hooks& hooks() {
-  static auto* hooks = new Hooks;  // never destroyed: operators run during process exit
-  return *hooks;
-}
 
 void wrap_new_operators() {
   Hooks& all = hooks();
@@ -237,7 +272,6 @@ OpHook::~OpHook() {
   Hooks& all = hooks();
   std::lock_guard guard(all.mutex);
   std::erase(all.live, state_.get());
-  all.retired.insert(all.retired.end(), state_->kernels.begin(), state_->kernels.end());
   if (!state_->wraps_composites || all.live.empty()) return;
   state_->handles.clear();
   all.live.front()->wraps_composites = true;
