@@ -48,6 +48,8 @@
 namespace lms::torch {
 
 // The language lets explicit instantiations name private members.
+namespace members {
+
 template <typename Tag, typename Tag::Member kMember>
 struct Named {
   friend constexpr typename Tag::Member member(Tag) { return kMember; }
@@ -67,6 +69,15 @@ struct Functor {
   friend constexpr Member member(Functor);
 };
 template struct Named<Functor, &c10::BoxedKernel::functor_>;
+#if !LMS_TORCH_AT_LEAST(2, 15)
+struct Kernel {
+  using Member = c10::KernelFunction c10::SafeKernelFunction::*;
+  friend constexpr Member member(Kernel);
+};
+template struct Named<Kernel, &c10::SafeKernelFunction::kernel_>;
+#endif
+
+}  // namespace members
 
 /// The kernel that can be called without boxes.
 #if LMS_TORCH_AT_LEAST(2, 15)
@@ -74,24 +85,19 @@ inline const c10::KernelFunction& unboxed(const c10::SafeKernelFunction& kernel)
   return kernel.kernelFunction();
 }
 #else
-struct Kernel {
-  using Member = c10::KernelFunction c10::SafeKernelFunction::*;
-  friend constexpr Member member(Kernel);
-};
-template struct Named<Kernel, &c10::SafeKernelFunction::kernel_>;
-
 inline const c10::KernelFunction& unboxed(const c10::SafeKernelFunction& kernel) {
-  return kernel.*member(Kernel{});
+  return kernel.*member(members::Kernel{});
 }
 #endif
 
-/// Both stand for one kernel, and whoever registered what `earlier` stands for has not taken it back.
+/// Both stand for one kernel, and whoever registered what `earlier` stands for has not taken it
+/// back.
 inline bool still_the_same(const c10::SafeKernelFunction& earlier,
                            const c10::SafeKernelFunction& now) {
   const auto functor = [](const c10::SafeKernelFunction& kernel) {
-    return ((unboxed(kernel).*member(Boxed{})).*member(Functor{})).get();
+    return ((unboxed(kernel).*member(members::Boxed{})).*member(members::Functor{})).get();
   };
-  const auto& token = earlier.*member(Token{});
+  const auto& token = earlier.*member(members::Token{});
   return token && token->isValid() && functor(earlier) == functor(now) &&
          unboxed(earlier)._equalsBoxedAndUnboxed(unboxed(now));
 }

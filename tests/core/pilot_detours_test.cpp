@@ -8,11 +8,11 @@
 namespace lms::testing {
 namespace {
 
-constexpr int kLayers = 16;
+constexpr int kDetourLayers = 16;
 
 class LayersLoop : public Loop {
  public:
-  explicit LayersLoop(Bytes limit = 26 * kBytes, int layers = kLayers) : Loop(limit, layers) {
+  explicit LayersLoop(Bytes limit = 26 * kBytes, int layers = kDetourLayers) : Loop(limit, layers) {
     parts = 6;
     alike = true;
     pilot.start({.limit = limit,
@@ -23,14 +23,14 @@ class LayersLoop : public Loop {
   }
   /// Steps over all layers, until they are planned.
   void learn() {
-    for (int i = 0; i < 6; ++i) step(kLayers);
+    for (int i = 0; i < 6; ++i) step(kDetourLayers);
     ASSERT_EQ(pilot.stats().why, "planned");
   }
   /// Steps over all layers but each with this chance.
   void steps(int count, double left_out) {
     for (int i = 0; i < count; ++i) {
       std::vector<int> layers;
-      for (int layer = 0; layer < kLayers; ++layer) {
+      for (int layer = 0; layer < kDetourLayers; ++layer) {
         if (std::uniform_real_distribution<>(0, 1)(random) >= left_out) layers.push_back(layer);
       }
       step_of(layers);
@@ -54,7 +54,7 @@ class LayersLoop : public Loop {
 
 std::vector<int> all_but(std::initializer_list<int> out) {
   std::vector<int> layers;
-  for (int i = 0; i < kLayers; ++i) {
+  for (int i = 0; i < kDetourLayers; ++i) {
     if (std::ranges::find(out, i) == out.end()) layers.push_back(i);
   }
   return layers;
@@ -65,7 +65,7 @@ TEST(PilotDetours, ALayerIsLeftOut) {
   loop.learn();
   (void)loop.more();
   loop.step_of(all_but({5}));
-  loop.step(kLayers);
+  loop.step(kDetourLayers);
   const auto more = loop.more();
   EXPECT_EQ(more.steps, 2);
   EXPECT_EQ(more.detours, 2);  // forward, and back
@@ -77,9 +77,9 @@ TEST(PilotDetours, TheFirstOrTheLastIsLeftOut) {
   loop.learn();
   (void)loop.more();
   loop.step_of(all_but({0}));
-  loop.step_of(all_but({kLayers - 1}));
-  loop.step_of(all_but({0, 1, kLayers - 1}));
-  loop.step(kLayers);
+  loop.step_of(all_but({kDetourLayers - 1}));
+  loop.step_of(all_but({0, 1, kDetourLayers - 1}));
+  loop.step(kDetourLayers);
   const auto more = loop.more();
   EXPECT_EQ(more.steps, 4);
   EXPECT_EQ(more.divergences, 0);
@@ -91,8 +91,8 @@ TEST(PilotDetours, MostAreLeftOut) {
   (void)loop.more();
   loop.step_of({3, 9});
   EXPECT_EQ(loop.more().steps, 0);  // the plan is none of such a step
-  loop.step(kLayers);
-  loop.step(kLayers);
+  loop.step(kDetourLayers);
+  loop.step(kDetourLayers);
   EXPECT_GE(loop.more().steps, 1);
 }
 
@@ -100,8 +100,8 @@ TEST(PilotDetours, AnOperatorMore) {
   LayersLoop loop;
   loop.learn();
   (void)loop.more();
-  loop.step(kLayers, /*extra=*/777);
-  loop.step(kLayers, /*extra=*/778);
+  loop.step(kDetourLayers, /*extra=*/777);
+  loop.step(kDetourLayers, /*extra=*/778);
   const auto more = loop.more();
   EXPECT_EQ(more.steps, 2);
   EXPECT_EQ(more.detours, 2);
@@ -113,9 +113,9 @@ TEST(PilotDetours, AnOperatorMore) {
 TEST(PilotDetours, WhatThePlanHadMeanwhileIsDone) {
   LayersLoop loop;
   loop.learn();
-  loop.step(kLayers);
+  loop.step(kDetourLayers);
   const auto before = loop.stats();
-  loop.step(kLayers);
+  loop.step(kDetourLayers);
   const auto planned = loop.stats().bytes_out - before.bytes_out;
   loop.step_of(all_but({5}));
   const auto detour = loop.stats().bytes_out - before.bytes_out - planned;
@@ -137,7 +137,7 @@ TEST(PilotDetours, StepsOfRandomDepth) {
 /// One that is timed gets a plan all the same.
 TEST(PilotDetours, AStepIsTimedOnADetour) {
   LayersLoop loop;
-  for (int i = 0; i < 3; ++i) loop.step(kLayers);
+  for (int i = 0; i < 3; ++i) loop.step(kDetourLayers);
   for (int i = 0; i < 3; ++i) loop.step_of(all_but({4 + i}));
   EXPECT_EQ(loop.pilot.stats().planned, 1) << loop.pilot.stats().why;
 }
@@ -156,7 +156,7 @@ TEST(PilotDetours, RandomDepthsFindTheirBytes) {
       if (loop.random() % 6 == 0) loop.optimizer();
       loop.activation = (1 + static_cast<Bytes>(loop.random() % (1 + seed % 3))) * Loop::kBytes;
       loop.steps(1, 0.03 * static_cast<double>(seed % 10));
-      if (loop.random() % 8 == 0) loop.step(kLayers, 700 + loop.random() % 3);
+      if (loop.random() % 8 == 0) loop.step(kDetourLayers, 700 + loop.random() % 3);
       if (::testing::Test::HasFailure()) FAIL() << "seed " << seed << ", step " << i;
     }
   }

@@ -8,13 +8,13 @@
 namespace lms::testing {
 namespace {
 
-constexpr int kLayers = 8;
+constexpr int kSizedLayers = 8;
 
 /// The loop's activations in units of its blocks, each step.
 void run(Loop& loop, std::initializer_list<int> sizes) {
   for (const int size : sizes) {
     loop.activation = size * Loop::kBytes;
-    loop.step(kLayers);
+    loop.step(kSizedLayers);
   }
 }
 
@@ -26,7 +26,7 @@ std::int64_t planned_steps(Loop& loop, const std::function<void()>& of) {
 }
 
 TEST(PilotSizes, ASmallerBatchGoesAlongWithThePlan) {
-  Loop loop(26 * Loop::kBytes, kLayers);
+  Loop loop(26 * Loop::kBytes, kSizedLayers);
   run(loop, {4, 4, 4, 4, 4, 4});
   ASSERT_EQ(loop.pilot.stats().why, "planned");
   EXPECT_EQ(planned_steps(loop, [&] { run(loop, {3, 4, 3, 4}); }), 4);
@@ -34,7 +34,7 @@ TEST(PilotSizes, ASmallerBatchGoesAlongWithThePlan) {
 }
 
 TEST(PilotSizes, ALargerOneIsPlannedWhenItComesAgain) {
-  Loop loop(26 * Loop::kBytes, kLayers);
+  Loop loop(26 * Loop::kBytes, kSizedLayers);
   run(loop, {4, 4, 4, 4, 4, 4});
   run(loop, {6, 4, 6, 4, 6});
   EXPECT_EQ(loop.pilot.stats().planned, 2);
@@ -42,7 +42,7 @@ TEST(PilotSizes, ALargerOneIsPlannedWhenItComesAgain) {
 }
 
 TEST(PilotSizes, WhatFitsStaysWhereItIs) {
-  Loop loop(26 * Loop::kBytes, kLayers);
+  Loop loop(26 * Loop::kBytes, kSizedLayers);
   run(loop, {4, 4, 4, 4, 4, 4});
   run(loop, {1, 1});
   const auto before = loop.stats();
@@ -51,7 +51,7 @@ TEST(PilotSizes, WhatFitsStaysWhereItIs) {
 }
 
 TEST(PilotSizes, EightLengthsAtRandom) {
-  Loop loop(26 * Loop::kBytes, kLayers);
+  Loop loop(26 * Loop::kBytes, kSizedLayers);
   std::mt19937 random(3);
   const auto steps = [&](int count) {
     for (int i = 0; i < count; ++i) run(loop, {1 + static_cast<int>(random() % 8)});
@@ -61,7 +61,7 @@ TEST(PilotSizes, EightLengthsAtRandom) {
 }
 
 TEST(PilotSizes, NeverTheSameTwice) {
-  Loop loop(300 * Loop::kBytes, kLayers);
+  Loop loop(300 * Loop::kBytes, kSizedLayers);
   std::vector<int> sizes;
   for (int size = 20; size < 100; ++size) sizes.push_back(size);
   std::mt19937 random(5);
@@ -76,12 +76,12 @@ TEST(PilotSizes, NeverTheSameTwice) {
 
 /// Each activation has a size of its own, as of experts that get more or fewer tokens.
 TEST(PilotSizes, EachBlockHasAnotherSize) {
-  Loop loop(300 * Loop::kBytes, kLayers);
+  Loop loop(300 * Loop::kBytes, kSizedLayers);
   std::mt19937 random(5);
   const auto steps = [&](int count) {
     for (int i = 0; i < count; ++i) {
       loop.each = [&](int) { return (50 + static_cast<Bytes>(random() % 21)) * Loop::kBytes; };
-      loop.step(kLayers);
+      loop.step(kSizedLayers);
     }
   };
   steps(30);
@@ -93,7 +93,7 @@ TEST(PilotSizes, EachBlockHasAnotherSize) {
 /// nobody hears of it.
 TEST(PilotSizes, WhatIsMuchSmallerIsFoundAgain) {
   for (const Bytes least : {Bytes{0}, Bytes{Loop::kBytes}}) {
-    Loop loop(60 * Loop::kBytes, kLayers);
+    Loop loop(60 * Loop::kBytes, kSizedLayers);
     loop.pilot.start({.min_block = Loop::kBytes,
                       .limit = 60 * Loop::kBytes,
                       .in_foreground = true,
@@ -105,7 +105,7 @@ TEST(PilotSizes, WhatIsMuchSmallerIsFoundAgain) {
         loop.each = [&](int layer) {
           return small.contains(layer) ? Loop::kBytes / (least > 0 ? 2 : 1) : 20 * Loop::kBytes;
         };
-        loop.step(kLayers);
+        loop.step(kSizedLayers);
       }
     };
     steps(8, {});
@@ -127,7 +127,7 @@ TEST(PilotSizes, WhatIsMuchSmallerIsFoundAgain) {
 /// Kernels for larger sizes take other temporaries, more of them or fewer.
 TEST(PilotSizes, OtherKernelsForOtherSizes) {
   for (const bool more : {true, false}) {
-    Loop loop(40 * Loop::kBytes, kLayers);
+    Loop loop(40 * Loop::kBytes, kSizedLayers);
     loop.temporaries = [more](Bytes bytes) -> std::vector<Bytes> {
       if ((bytes > 4 * Loop::kBytes) != more) return {};
       return {bytes, Loop::kBytes, bytes / 2};
@@ -150,7 +150,7 @@ TEST(PilotSizes, OtherKernelsForOtherSizes) {
 
 /// While a plan is being made, sizes that come again are not learnt again.
 TEST(PilotSizes, NoSizeIsLearntTwice) {
-  Loop loop(300 * Loop::kBytes, kLayers);
+  Loop loop(300 * Loop::kBytes, kSizedLayers);
   loop.pilot.start({.limit = 300 * Loop::kBytes, .in_foreground = false});
   loop.pilot.wake();
   for (int i = 0; i < 200; ++i) run(loop, {80, 40, 20, 60});

@@ -14,9 +14,9 @@ constexpr Bytes kWeight = 1000;
 constexpr Bytes kSmall = 10;
 
 /// Forward and backward over some layers, each with a weight of its own.
-class Steps {
+class LayerSteps {
  public:
-  explicit Steps(StepLog& log, int layers = 6) : log_(log) {
+  explicit LayerSteps(StepLog& log, int layers = 6) : log_(log) {
     for (int i = 0; i < layers; ++i) weights_.push_back(next_++);
   }
 
@@ -59,7 +59,7 @@ class Steps {
 
 TEST(StepsForm, RepeatsWhereSizesDiffer) {
   StepLog log;
-  Steps steps(log);
+  LayerSteps steps(log);
   steps.step(5000);
   steps.step(3000);
   const std::uint64_t third = steps.step(4000);
@@ -73,7 +73,7 @@ TEST(StepsForm, RepeatsWhereSizesDiffer) {
 
 TEST(StepsForm, TheShapeIsTheLargerOfBoth) {
   StepLog log;
-  Steps steps(log);
+  LayerSteps steps(log);
   for (const Bytes bytes : {5000, 3000, 4000, 6000, 100}) steps.step(bytes);
   const auto form = log.repeated_form();
   ASSERT_TRUE(form);
@@ -87,7 +87,7 @@ TEST(StepsForm, TheShapeIsTheLargerOfBoth) {
 TEST(StepsForm, WhatIsTooSmallToBeSeenNowAndThenDoesNotCount) {
   StepLog log;
   log.set_marginal(kSmall + 1);
-  Steps steps(log);
+  LayerSteps steps(log);
   for (int i = 0; i < 5; ++i) steps.step(1000 + 500 * (i % 2), /*small=*/i % 2 == 0);
   const auto form = log.repeated_form();
   ASSERT_TRUE(form);
@@ -97,7 +97,7 @@ TEST(StepsForm, WhatIsTooSmallToBeSeenNowAndThenDoesNotCount) {
 
 TEST(StepsForm, HowOftenAnOperatorUsesABlockDoesNotCount) {
   StepLog log;
-  Steps steps(log);
+  LayerSteps steps(log);
   for (int i = 0; i < 5; ++i) steps.step(1000 * (i + 1), /*small=*/false, /*rows=*/i + 1);
   EXPECT_FALSE(log.repeated_step());
   const auto form = log.repeated_form();

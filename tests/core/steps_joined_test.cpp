@@ -235,7 +235,7 @@ TEST_F(StepsJoined, TheLogKeepsTheCosts) {
     log.end_operator();
     log.release(block);
   }
-  const StepShape shape = make_shape(log, {4, 6});
+  const StepShape shape = make_shape(log, StepLog::Span{4, 6});
   ASSERT_EQ(shape.operators.size(), 2U);
   EXPECT_EQ(shape.operators[0].replay_cost, kNorm);
   EXPECT_EQ(shape.operators[1].replay_cost, kRelu);

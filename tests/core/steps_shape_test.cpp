@@ -96,7 +96,7 @@ TEST(StepsShape, BlocksAndOperatorsByHand) {
     tape.end();
   }
   tape.run(5, {});
-  const StepShape shape = make_shape(log, {4, 7});
+  const StepShape shape = make_shape(log, StepLog::Span{4, 7});
 
   EXPECT_EQ(shape.trace.validate(), std::vector<std::string>{});
   ASSERT_EQ(shape.uids, (std::vector<BlockUid>{weight, state, idle, late, raw, y}));
@@ -204,7 +204,7 @@ TEST(StepsShape, WhatIsKeptIsNotMovable) {
     tape.run(4, {sum});
     tape.drop(sum);
   }
-  const StepShape shape = make_shape(log, {8, 12});
+  const StepShape shape = make_shape(log, StepLog::Span{8, 12});
   for (TraceBlockId id = 0; id < shape.uids.size(); ++id) {
     const BlockUid uid = shape.uids[id];
     const bool kept = uid == bucket || shape.trace.blocks[id].bytes == 10;
@@ -225,7 +225,8 @@ TEST(StepsShape, WhatIsUsedInTheNextStepIsMovableInThis) {
     tape.drop(batch);
     batch = tape.run(3, {}, {}, {10})[0];
   }
-  const StepShape shape = make_shape(log, {6, 9});  // the last batch has not been used yet
+  const StepShape shape =
+      make_shape(log, StepLog::Span{6, 9});  // the last batch has not been used yet
   ASSERT_EQ(shape.trace.blocks.size(), 2U);
   EXPECT_EQ(shape.trace.blocks[0].carried_from, 1);
   EXPECT_TRUE(shape.trace.blocks[0].movable);
@@ -276,10 +277,11 @@ TEST(StepsShape, OnlyOfWhatIsInTheLog) {
     log.begin_operator(1, "a", false);
     log.end_operator();
   }
-  EXPECT_THROW(make_shape(log, {15, 20}), Error);  // nothing is known of what was before 10
-  EXPECT_NO_THROW(make_shape(log, {16, 21}));
-  EXPECT_THROW(make_shape(log, {25, 31}), Error);
-  EXPECT_THROW(make_shape(log, {25, 25}), Error);
+  EXPECT_THROW(make_shape(log, StepLog::Span{15, 20}),
+               Error);  // nothing is known of what was before 10
+  EXPECT_NO_THROW(make_shape(log, StepLog::Span{16, 21}));
+  EXPECT_THROW(make_shape(log, StepLog::Span{25, 31}), Error);
+  EXPECT_THROW(make_shape(log, StepLog::Span{25, 25}), Error);
 }
 
 // Random steps -----------------------------------------------------------------------------------
