@@ -98,6 +98,10 @@ class DeviceManager {
   /// memory is free only after that, whatever its owner has waited for.
   virtual void used_late(c10::StorageImpl& /*storage*/) {}
 
+  /// The bytes of one storage are another's from now on, which has had none. They are on the
+  /// device, and held if they are managed.
+  virtual void hand_over(c10::StorageImpl& from, c10::StorageImpl& to);
+
   /// True if a small tensor's memory is written by operators, and by nobody else whose coming is
   /// not heard of.
   [[nodiscard]] virtual bool operators_write(const c10::DataPtr& data) const = 0;
@@ -145,6 +149,9 @@ class DeviceManager {
   [[nodiscard]] virtual bool manages() const { return on(); }
   [[nodiscard]] Bytes min_block() const { return min_block_.load(std::memory_order_relaxed); }
   [[nodiscard]] Bytes limit() const { return limit_.load(std::memory_order_relaxed); }
+  /// What a part of an operator over lists may use of the device, if it is of several positions:
+  /// one part is computed while the next one's blocks come and the last one's leave.
+  [[nodiscard]] Bytes list_chunk() const { return limit() / 64; }
   [[nodiscard]] Bytes host_limit() const { return host_limit_.load(std::memory_order_relaxed); }
 
   /// So many bytes are in the tier below: it fills up once it has not room for twice the device's

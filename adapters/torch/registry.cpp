@@ -215,7 +215,7 @@ Pilot::Options DeviceManager::pilot_options(const Options& settings, Bytes limit
           .min_block = settings.min_block,
           .limit = limit,
           .in_foreground = settings.plan_at_once,
-          .defer_updates = Deferred::mode_of(settings.deferred_updates) == Deferred::Mode::kChosen,
+          .defer_updates = Deferred::is_by_plan(Deferred::mode_of(settings.deferred_updates)),
           .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
           .plan_cache = settings.plan_cache};
 }
@@ -226,6 +226,11 @@ void DeviceManager::make_room_at_start(EngineLock& lock) {
   } catch (const TierFull&) {
     if (!lock.owns()) lock.lock();
   }
+}
+
+void DeviceManager::hand_over(c10::StorageImpl& from, c10::StorageImpl& to) {
+  to.set_data_ptr_noswap(from.set_data_ptr(c10::DataPtr(nullptr, from.device())));
+  from.set_nbytes(0);
 }
 
 Bytes DeviceManager::room_of(Bytes bytes) const {
@@ -293,6 +298,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["list_splits"] = manager.list_splits.load();
   const Deferred::Stats deferred = manager.deferred().stats();
   stats["deferred.parts"] = deferred.parts;
+  stats["deferred.in_lists"] = deferred.in_lists;
   stats["deferred.waiting"] = deferred.waiting;
   stats["deferred.bytes"] = deferred.bytes;
   stats["deferred.waited_us"] = deferred.waited_us;

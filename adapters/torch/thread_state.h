@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapters/torch/device_manager.h"
@@ -127,6 +128,7 @@ struct ThreadState {
   /// Its operators are those of a collective, beside the step: they come when they come, and what
   /// they allocate is theirs.
   bool beside = false;
+  bool in_parts = false;  ///< it runs a part of an operator over lists
 
   /// The last that the outermost operator has allocated in an arena, but for what replays have.
   static constexpr std::size_t kMade = 4;
@@ -147,6 +149,19 @@ struct ThreadState {
 };
 
 ThreadState& thread_state() noexcept;
+
+/// As long as it lives, what the thread runs are parts of an operator over lists, or what these
+/// need.
+class InParts {
+ public:
+  InParts() : before_(std::exchange(thread_state().in_parts, true)) {}
+  ~InParts() { thread_state().in_parts = before_; }
+  InParts(const InParts&) = delete;
+  InParts& operator=(const InParts&) = delete;
+
+ private:
+  const bool before_;
+};
 
 /// On whose behalf the calling thread may wait for the operators of others; null: it must not, as
 /// one of them may be waiting for it.

@@ -50,9 +50,10 @@ struct Options {
   bool drop = false;
   /// Plans may have an optimizer's update of a weight run later than it is called: before anybody
   /// looks at what it writes, or changes what it reads. "true", "false", or "auto", which is true
-  /// on GPUs: on the CPU, code that PyTorch does not see may read weights where they lie. For
-  /// tests, without a plan: "updates" (all of them wait), "all" (every operator in place that can)
-  /// and "random" (and some run at random).
+  /// on GPUs: on the CPU, code that PyTorch does not see may read weights where they lie. "lists":
+  /// and large operators over lists that follow each other at once run weight by weight. For tests,
+  /// without a plan: "updates" (all of them wait), "all" (every operator in place that can) and
+  /// "random" (and some run at random).
   std::string deferred_updates = "auto";
   /// Where the algorithm that cuDNN chooses for a convolution needs more memory than the limit has
   /// for anything, the next one that PyTorch knows may take its place, as in PyTorch without LMS.

@@ -116,8 +116,11 @@ def enable(
         deferred_updates: plans may have an optimizer's update of a weight run later than it is
             called: before anybody looks at what it writes, or changes what it reads. Results are
             the same. By default (``"auto"``) on GPUs: on the CPU, code that PyTorch does not see
-            may read weights where they lie. ``"updates"``, ``"all"`` and ``"random"`` are for
-            tests: without a plan, all that can wait does.
+            may read weights where they lie. ``"lists"``: beside that, large operators over lists
+            that follow each other at once, as in optimizers with ``foreach``, PyTorch's default,
+            run weight by weight, and go once through weights and state (not yet by default).
+            ``"updates"``, ``"all"`` and ``"random"`` are for tests: without a plan, all that can
+            wait does.
         other_algorithms: where the algorithm that cuDNN chooses for a convolution needs more memory
             than the limit has for anything, let the next one that PyTorch knows take its place, as
             in PyTorch without LMS. Results then have other bits than on a larger device. By default

@@ -323,7 +323,7 @@ def _recompute(value: Any, earlier: Mapping[str, Any]) -> bool:
     return earlier["device"] != "cpu" if value == "auto" else parse_flag(value)
 
 
-_DEFERRED = ("auto", "updates", "all", "random")
+_DEFERRED = ("auto", "lists", "updates", "all", "random")
 
 
 def parse_deferred(value: Any) -> str:
@@ -394,7 +394,9 @@ TABLE: tuple[Setting, ...] = (
     Setting("deferred_updates", "LMS_DEFERRED_UPDATES", "auto", lambda v, _: parse_deferred(v),
             "auto: on GPUs",
             "plans may have an optimizer's update of a weight run later than it is called, before "
-            "anybody looks at what it writes or changes what it reads; for tests: updates (all of "
+            "anybody looks at what it writes or changes what it reads; lists: and large operators "
+            "over lists that follow each other at once, as in optimizers with foreach, run weight "
+            "by weight (not yet by default); for tests: updates (all of "
             "them wait), all (every operator in place that can), random (and some run at random)"),
     Setting("other_algorithms", "LMS_OTHER_ALGORITHMS", False, lambda v, _: parse_flag(v),
             "off",

@@ -65,6 +65,8 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("deferred.bytes", "weights, gradients and state that these use", "bytes"),
     Statistic("deferred.waited_us", "from call to run, added up over those that have run",
               "us"),
+    Statistic("deferred.in_lists", "positions of operators over lists that waited for the "
+              "operators that follow (deferred_updates=\"lists\")"),
     Statistic("slices.operators", "operators run in slices, as they did not fit as a whole",
               title="operators in slices"),
     Statistic("slices.bytes", "that came and went for these", "bytes",

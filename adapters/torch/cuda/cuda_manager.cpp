@@ -394,12 +394,23 @@ bool CudaManager::keep_for_lineages(CudaBlock& block, BlockUid uid, c10::DataPtr
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), c10::SymInt(block.size), std::move(data),
       c10::cuda::CUDACachingAllocator::get(), /*resizable=*/false);
-  blocks_.erase(block.key);
-  block.key = storage.get();
-  block.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(storage);
-  blocks_.emplace(block.key, &block);
+  give(block, *storage);
   trash.origins.push_back(lineages().keep(block, std::move(storage)));
   return true;
+}
+
+void CudaManager::give(CudaBlock& block, c10::StorageImpl& storage) {
+  blocks_.erase(block.key);
+  block.key = &storage;
+  block.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
+  blocks_.emplace(block.key, &block);
+}
+
+void CudaManager::hand_over(c10::StorageImpl& from, c10::StorageImpl& to) {
+  EngineLock lock = engine_.lock();
+  if (Block* const block = find(lock, from)) give(static_cast<CudaBlock&>(*block), to);
+  DeviceManager::hand_over(from, to);
 }
 
 // Graph captures

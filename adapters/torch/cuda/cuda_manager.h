@@ -68,6 +68,8 @@ class CudaManager final : public DeviceManager {
   /// Likewise. As enable() with another limit.
   void set_memory_fraction(double fraction);
 
+  void hand_over(c10::StorageImpl& from, c10::StorageImpl& to) override;
+
   // For memory and mover.
 
   /// PyTorch's allocator keeps to so many bytes from now on.
@@ -82,6 +84,8 @@ class CudaManager final : public DeviceManager {
  private:
   friend class CudaBlock;
 
+  /// The block is this storage's from now on.
+  void give(CudaBlock& block, c10::StorageImpl& storage);
   /// What find_or_track() does not find at once; `known`: the block that was the storage's.
   Block* find_or_track_again(EngineLock& lock, c10::StorageImpl& storage, CudaBlock* known);
   void start_with(const Options& settings, bool was_on);

@@ -18,6 +18,26 @@ at::Tensor alias_of(const at::Tensor& tensor) {
       c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
 }
 
+/// What an operator will make of tensors like this one.
+at::Tensor unmade_like(const at::Tensor& tensor) {
+  const c10::StorageImpl& storage = *storage_of(tensor);
+  auto made = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), tensor.numel() * tensor.element_size(),
+      c10::DataPtr(nullptr, tensor.device()), const_cast<c10::StorageImpl&>(storage).allocator(),
+      /*resizable=*/true);
+  const auto key = tensor.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(made)), c10::DispatchKeySet(key), tensor.dtype());
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  return result;
+}
+
+/// A tensor that an operator will make which waits.
+bool is_unmade(const c10::StorageImpl& storage) {
+  return storage.nbytes() > 0 &&
+         const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get() == nullptr;
+}
+
 /// A scalar, as it is now.
 at::Tensor copy_of(const at::Tensor& tensor) {
   at::Tensor copy = tensor.clone();
@@ -54,6 +74,7 @@ class Caller {
       : manager_(manager),
         only_(only),
         info_(info),
+        makes_(info.deferral == Deferral::kMakes),
         arguments_(stack.end() - info.argument_count, stack.end()),
         reads_only_(info.argument_count, true),
         copies_(op.operator_name().name == "aten::copy_" ||
@@ -85,7 +106,7 @@ class Caller {
   /// engine's lock.
   bool may_wait(EngineLock& lock, std::size_t position) const {
     const std::vector<Operand> operands = operands_at(position);
-    bool writes = false;
+    bool writes = makes_ && !operands.empty();
     for (const Operand& one : operands) {
       if (!agrees(operands.front().tensor, one.tensor) || !is_managed(lock, one.tensor)) {
         return false;
@@ -122,6 +143,7 @@ class Caller {
     part->arguments = arguments_;
     for (const Operand& operand : operands_at(position)) {
       part->uses.push_back({storage_of(operand.tensor), operand.writes});
+      part->bytes += static_cast<Bytes>(part->uses.back().storage->nbytes());
     }
     for (const std::size_t i : tensors_) {
       part->arguments[i] = alias_of(arguments_[i].toTensor());
@@ -136,6 +158,11 @@ class Caller {
       auto one = c10::impl::GenericList(list.elementType());
       one.push_back(list.get(position));
       part->arguments[i] = std::move(one);
+    }
+    if (makes_) {
+      part->makes = unmade_like(operands_at(position).front().tensor);
+      part->uses.push_back({storage_of(part->makes), true});
+      part->bytes += static_cast<Bytes>(part->uses.back().storage->nbytes());
     }
     return part;
   }
@@ -290,6 +317,7 @@ class Caller {
   }
 
   bool is_managed(EngineLock& lock, const at::Tensor& tensor) const {
+    if (is_unmade(*storage_of(tensor))) return true;
     Block* const block = manager_.find_or_track(lock, *storage_of(tensor));
     return block != nullptr && !block->kept && !block->died && block->state != BlockState::kFresh;
   }
@@ -297,6 +325,7 @@ class Caller {
   DeviceManager& manager_;
   const std::unordered_set<BlockUid>* const only_;
   const OpInfo& info_;
+  const bool makes_;
   c10::Stack arguments_;
   std::vector<bool> reads_only_;
   const bool copies_;
@@ -316,7 +345,7 @@ Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockU
   Deferrable result;
   Caller call(manager, only, info, op, stack);
   if (!call.read()) return result;
-  if (call.over_lists() != (info.deferral == Deferral::kLists)) return result;
+  if (call.over_lists() == (info.deferral == Deferral::kElements)) return result;
   std::vector<std::size_t> waiting;
   std::vector<std::size_t> others;
   {
@@ -327,9 +356,12 @@ Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockU
   }
   if (waiting.empty()) return result;
   if (!others.empty()) result.rest = call.call_for(stack, others);
+  const bool makes = info.deferral == Deferral::kMakes;
+  if (makes) result.made.resize(call.length());
   {
     const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     const c10::impl::DisablePythonDispatcher no_python;
+    const InParts in_parts;
     call.copy_numbers(waiting);
   }
   for (const std::size_t position : waiting) {
@@ -339,6 +371,7 @@ Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockU
     part->op = op;
     part->keys = keys;
     part->grad_mode = c10::GradMode::is_enabled();
+    if (makes) result.made[position] = alias_of(part->makes);
     result.parts.push_back(std::move(part));
   }
   return result;

@@ -25,10 +25,14 @@ struct Part {
   bool grad_mode = false;
   /// As they were at the call: tensors of its own over the same storages, and what is small a copy.
   c10::Stack arguments;
-  StorageUses uses;          ///< alive through the arguments
+  at::Tensor makes;          ///< what it returns, whose storage has no memory yet; or undefined
+  StorageUses uses;          ///< alive through these
   std::uint64_t number = 0;  ///< in the order of the program
   std::chrono::steady_clock::time_point called;
-  bool runs = false;  ///< a thread is running it
+  std::uint64_t call = 0;  ///< which this is a part of; parts of one call are independent
+  Bytes bytes = 0;         ///< of the storages
+  bool brief = false;      ///< it waits for the next operators over lists alone
+  bool runs = false;       ///< a thread is running it
 };
 
 /// What becomes of one call of an operator.
@@ -36,6 +40,8 @@ struct Deferrable {
   std::vector<std::unique_ptr<Part>> parts;
   /// The positions of its lists that must run now; empty: nothing.
   c10::Stack rest;
+  /// What the call returns, where it makes a list of tensors: undefined at the positions of `rest`.
+  std::vector<at::Tensor> made;
 };
 
 /// Splits a call into what may wait and what may not; no parts: all of it has to run now. A part
@@ -43,7 +49,7 @@ struct Deferrable {
 /// - it could not fail: its tensors agree in geometry and type, and do not overlap;
 /// - all of its tensors are in managed blocks whose addresses nobody else has, or so small that
 ///   they are copied here (learning rates, step counts, scales);
-/// - its results are its arguments.
+/// - its results are its arguments, or one new tensor like them.
 /// `only`: what else does not write any of these blocks may not; null: any may. Runs operators, to
 /// copy. The thread is in no operator.
 Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockUid>* only,

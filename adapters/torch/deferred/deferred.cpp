@@ -36,6 +36,30 @@ constexpr std::size_t kLongestRow = 64;
 /// Parts that the calling thread is running.
 thread_local int running = 0;
 
+/// The call that these parts of one call are together.
+c10::Stack arguments_of(const std::vector<std::shared_ptr<Part>>& group) {
+  c10::Stack stack = group.front()->arguments;
+  if (group.size() == 1) return stack;
+  for (std::size_t i = 0; i < stack.size(); ++i) {
+    if (!stack[i].isList()) continue;
+    auto all = c10::impl::GenericList(stack[i].toList().elementType());
+    for (const auto& part : group) {
+      for (const c10::IValue& element : part->arguments[i].toListRef()) all.push_back(element);
+    }
+    stack[i] = std::move(all);
+  }
+  return stack;
+}
+
+/// But for dimensions of one position, of which the stride says nothing.
+bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
+  if (one.sizes() != other.sizes()) return false;
+  for (std::int64_t d = 0; d < one.dim(); ++d) {
+    if (one.size(d) > 1 && one.stride(d) != other.stride(d)) return false;
+  }
+  return true;
+}
+
 /// The thread as it is for a part: in no scope, with pins of its own, and as it was at the call.
 class PartScope {
  public:
@@ -69,6 +93,7 @@ class PartScope {
   std::vector<AccessScope> scopes_;
   const int keeps_;
   WorkspaceRetry* const workspace_retry_;
+  const InParts in_parts_;
   const std::uint32_t environment_;
   const c10::AutoGradMode grad_mode_;
   const c10::impl::ExcludeDispatchKeyGuard below_;
@@ -96,11 +121,12 @@ c10::SmallVector<DeviceManager*, 2> managers_of(std::span<const StorageUse> uses
 Deferred::Mode Deferred::mode_of(const std::string& setting) {
   if (setting == "false" || setting == "off") return Mode::kNone;
   if (setting == "true" || setting == "on") return Mode::kChosen;
+  if (setting == "lists") return Mode::kLists;
   if (setting == "updates") return Mode::kUpdates;
   if (setting == "all") return Mode::kAll;
   if (setting == "random") return Mode::kRandom;
   throw BadSetting("deferred_updates: '" + setting +
-                   "' is not one of auto, true, false, updates, all, random");
+                   "' is not one of auto, true, false, lists, updates, all, random");
 }
 
 void Deferred::choose(const std::vector<BlockUid>& written) {
@@ -109,7 +135,8 @@ void Deferred::choose(const std::vector<BlockUid>& written) {
     const std::lock_guard guard(chosen_mutex_);
     chosen_ = std::move(chosen);
   }
-  if (mode() == Mode::kChosen && !written.empty()) count(true);
+  any_chosen_ = !written.empty();
+  if (is_by_plan(mode()) && !written.empty()) count(true);
 }
 
 void Deferred::count(bool among) {
@@ -118,18 +145,25 @@ void Deferred::count(bool among) {
   deferring += among ? 1 : -1;
 }
 
-bool Deferred::concerns(const OpInfo& info) const {
+bool Deferred::concerns(const OpInfo& info, c10::function_ref<bool()> split) const {
   if (waiting_.load(std::memory_order_relaxed) > 0) return true;
   if (any_late_.load(std::memory_order_relaxed) && !manager_.records_here()) return true;
-  return mode() == Mode::kChosen ? info.deferral == Deferral::kLists
-                                 : info.deferral != Deferral::kNever;
+  const Mode mode = this->mode();
+  if (!is_by_plan(mode)) return info.deferral != Deferral::kNever;
+  if (info.deferral == Deferral::kUpdates) return any_chosen_.load(std::memory_order_relaxed);
+  const bool over_lists = info.deferral == Deferral::kLists || info.deferral == Deferral::kMakes;
+  return mode == Mode::kLists && over_lists && split();
 }
 
-bool concerns_deferred(const OpInfo& info) {
-  return any_deferred() && std::ranges::any_of(deferring_ones, [&](const auto& place) {
-           const Deferred* const one = place.load(std::memory_order_relaxed);
-           return one != nullptr && one->concerns(info);
-         });
+bool concerns_deferred(const OpInfo& info, c10::function_ref<bool()> split) {
+  int left = deferring.load(std::memory_order_relaxed);
+  for (auto place = deferring_ones.begin(); left > 0 && place != deferring_ones.end(); ++place) {
+    const Deferred* const one = place->load(std::memory_order_relaxed);
+    if (one == nullptr) continue;
+    if (one->concerns(info, split)) return true;
+    --left;
+  }
+  return false;
 }
 
 std::shared_ptr<const Deferred::Chosen> Deferred::chosen() {
@@ -161,9 +195,16 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
                      const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   const Mode mode = this->mode();
   if (mode == Mode::kNone) return false;
-  const bool lists_alone = mode == Mode::kChosen || mode == Mode::kUpdates;
-  if (lists_alone && info.deferral != Deferral::kLists) return false;
-  const auto only = mode == Mode::kChosen ? chosen() : nullptr;
+  const bool by_plan = is_by_plan(mode);
+  const bool lists_alone = by_plan || mode == Mode::kUpdates;
+  if (lists_alone && info.deferral == Deferral::kElements) return false;
+  const bool makes = info.deferral == Deferral::kMakes;
+  const bool brief = by_plan && info.deferral != Deferral::kUpdates;
+  if (brief && mode != Mode::kLists) return false;
+  // What autograd is to know of is best run where it is called.
+  if ((brief || makes) && c10::GradMode::is_enabled()) return false;
+  if (makes && c10::InferenceMode::is_enabled()) return false;
+  const auto only = by_plan && !brief ? chosen() : nullptr;
   if (only && only->empty()) return false;
   if (!thread_state().access_scopes.empty() || thread_state().keeps > 0) return false;
   if (!manager_.records_here() || manager_.capturing()) return false;
@@ -172,13 +213,32 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   Deferrable call = what_may_wait(manager_, only.get(), info, kernel, op, keys, stack);
   if (call.parts.empty()) return false;
   discard_dead();
+  if (brief) brief_of_ = &thread_state();
+  const std::uint64_t number = [&] {
+    const std::lock_guard guard(mutex_);
+    return next_call_++;
+  }();
   for (auto& part : call.parts) {
     part->run = run;
+    part->call = number;
+    part->brief = brief;
     add(std::move(part));
   }
   if (!call.rest.empty()) run(info, kernel, op, keys, call.rest);
   const std::size_t base = stack.size() - info.argument_count;
-  stack.resize(base + op.schema().returns().size());  // nothing, or the first argument
+  if (!makes) {
+    stack.resize(base + op.schema().returns().size());  // nothing, or the first argument
+    return true;
+  }
+  if (!call.rest.empty()) {
+    auto at_once = call.made.begin();
+    for (const at::Tensor& tensor : call.rest.back().toTensorVector()) {
+      at_once = std::ranges::find(at_once, call.made.end(), false, &at::Tensor::defined);
+      *at_once = tensor;
+    }
+  }
+  stack.resize(base);
+  stack.emplace_back(std::move(call.made));
   return true;
 }
 
@@ -195,8 +255,9 @@ void Deferred::add(std::unique_ptr<Part> part) {
       row.push_back({shared, use.writes});
       too_long = too_long || row.size() > kLongestRow;
     }
-    ++parts_;
     ++waiting_;
+    if (shared->brief) ++brief_;
+    ++(shared->brief ? in_lists_ : parts_);
   }
   if (too_long) before_use(shared->uses);
 }
@@ -210,15 +271,17 @@ void Deferred::remove(const PartPtr& part) {
   }
   std::erase(all_, part);
   --waiting_;
+  if (part->brief) --brief_;
 }
 
-Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
-                                      std::uint64_t before) const {
+Deferred::Group Deferred::first_for(std::span<const StorageUse> uses, std::uint64_t before) const {
   // Whoever is before one that must run, and conflicts with it, must run as well.
-  std::set<const Part*> seen;
+  const auto in_order = [](const PartPtr& one, const PartPtr& other) {
+    return one->number < other->number;
+  };
+  std::set<PartPtr, decltype(in_order)> needed;
   std::vector<std::pair<StorageUse, std::uint64_t>> open;
   for (const StorageUse& use : uses) open.emplace_back(use, before);
-  PartPtr first;
   while (!open.empty()) {
     const auto [use, end] = open.back();
     open.pop_back();
@@ -226,12 +289,40 @@ Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
     if (row == by_storage_.end()) continue;
     for (const Waiting& one : row->second) {
       if (one.part->number >= end || !conflicts(use.writes, one.writes)) continue;
-      if (!seen.insert(one.part.get()).second) continue;
-      if (!first || one.part->number < first->number) first = one.part;
+      if (!needed.insert(one.part).second) continue;
       for (const StorageUse& next : one.part->uses) open.emplace_back(next, one.part->number);
     }
   }
-  return first;
+  return group_of(Group(needed.begin(), needed.end()));
+}
+
+Deferred::Group Deferred::group_of(std::span<const PartPtr> parts) const {
+  Group group;
+  Bytes bytes = 0;
+  for (const PartPtr& part : parts) {
+    bytes += part->bytes;
+    if (!group.empty() && (part->call != group.front()->call || part->runs || group.front()->runs ||
+                           bytes > manager_.list_chunk())) {
+      break;
+    }
+    group.push_back(part);
+  }
+  return group;
+}
+
+Deferred::Group Deferred::next_brief() const {
+  // What a position needs of all calls is there while its part of the last one runs.
+  const auto last = std::ranges::find_if(all_.rbegin(), all_.rend(),
+                                         [](const PartPtr& part) { return part->brief; });
+  if (last == all_.rend()) return {};
+  Group positions;
+  for (const PartPtr& part : all_) {
+    if (part->call == (*last)->call) positions.push_back(part);
+  }
+  StorageUses uses;
+  const Group together = group_of(positions);
+  for (const PartPtr& part : together) uses.append(part->uses.begin(), part->uses.end());
+  return first_for(uses, together.back()->number + 1);
 }
 
 // Running
@@ -239,7 +330,7 @@ Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
 void Deferred::before_use(std::span<const StorageUse> uses) {
   if (waiting_.load(std::memory_order_relaxed) > 0) {
     std::unique_lock lock(mutex_);
-    if (!said_ && mode() == Mode::kChosen && cuts_short(uses)) {
+    if (!said_ && is_by_plan(mode()) && cuts_short(uses)) {
       said_ = true;
       say(manager_.device(),
           "an operator writes a gradient whose update would have waited, so the update runs now: "
@@ -252,17 +343,24 @@ void Deferred::before_use(std::span<const StorageUse> uses) {
 
 /// What a part only reads, its gradient, is about to be written.
 bool Deferred::cuts_short(std::span<const StorageUse> uses) const {
+  const auto reads_for_long = [](const Waiting& one) { return !one.writes && !one.part->brief; };
   return std::ranges::any_of(uses, [&](const StorageUse& use) {
     const auto row = use.writes ? by_storage_.find(use.storage) : by_storage_.end();
-    return row != by_storage_.end() &&
-           std::ranges::none_of(row->second, [](const Waiting& one) { return one.writes; });
+    return row != by_storage_.end() && std::ranges::all_of(row->second, reads_for_long);
   });
 }
 
 void Deferred::run_all() {
   discard_dead();
   std::unique_lock lock(mutex_);
-  run_until(lock, [&] { return all_.empty() ? nullptr : all_.front(); });
+  run_until(lock, [&] { return group_of(all_); });
+}
+
+void Deferred::run_brief() {
+  if (brief_.load(std::memory_order_relaxed) == 0 || brief_of_ != &thread_state()) return;
+  discard_dead();
+  std::unique_lock lock(mutex_);
+  run_until(lock, [&] { return next_brief(); });
 }
 
 void Deferred::run_some() {
@@ -273,18 +371,19 @@ void Deferred::run_some() {
   run_until(lock, [&] { return first_for(one->uses, one->number + 1); });
 }
 
-void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next) {
-  while (PartPtr part = next()) {
-    if (part->runs) {
+void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function<Group()>& next) {
+  for (Group group = next(); !group.empty(); group = next()) {
+    if (group.front()->runs) {
+      group.clear();
       wait(lock);
       continue;
     }
-    part->runs = true;
+    for (const PartPtr& part : group) part->runs = true;
     lock.unlock();
     bool done = true;
     std::exception_ptr error;
     try {
-      run(*part);
+      run(group);
     } catch (const c10::OutOfMemoryError&) {
       done = false;  // its blocks found no room, so nothing has been written
       error = std::current_exception();
@@ -292,31 +391,51 @@ void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function
       error = std::current_exception();
     }
     lock.lock();
-    part->runs = false;
-    if (done) {
-      waited_ += std::chrono::steady_clock::now() - part->called;
+    for (const PartPtr& part : group) {
+      part->runs = false;
+      if (!done) continue;
+      if (!part->brief) waited_ += std::chrono::steady_clock::now() - part->called;
       note_late(*part);
       remove(part);
     }
     ended_.notify_all();
     lock.unlock();
-    part.reset();  // perhaps the last that holds a gradient
+    group.clear();  // perhaps the last that holds a gradient
     if (error) std::rethrow_exception(error);
     lock.lock();
   }
 }
 
-void Deferred::run(const Part& part) {
+void Deferred::run(const Group& group) {
+  const Part& part = *group.front();
   if (manager_.capturing()) {
     throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
                 part.info->name);
   }
   manager_.in_order([&] {
     const PartScope scope(part);
-    c10::Stack stack = part.arguments;
+    c10::Stack stack = arguments_of(group);
     part.run(*part.info, *part.kernel, *part.op, part.keys, stack);
-    for (const StorageUse& use : part.uses) manager_.used_late(*use.storage);
+    if (part.makes.defined()) fill(group, stack.back().toTensorVector());
+    for (const PartPtr& one : group) {
+      for (const StorageUse& use : one->uses) manager_.used_late(*use.storage);
+    }
   });
+}
+
+void Deferred::fill(const Group& group, const std::vector<at::Tensor>& made) {
+  TORCH_INTERNAL_ASSERT(made.size() == group.size());
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const at::Tensor& waiting = group[i]->makes;
+    c10::StorageImpl& from = *storage_of(made[i]);
+    TORCH_INTERNAL_ASSERT(lie_alike(made[i], waiting) && made[i].dtype() == waiting.dtype() &&
+                          made[i].storage_offset() == 0 &&
+                          from.nbytes() == storage_of(waiting)->nbytes());
+    Pins held;  // where it is, it stays
+    const StorageUse use{&from, true};
+    held.add(std::span(&use, 1));
+    manager_.hand_over(from, *storage_of(waiting));
+  }
 }
 
 void Deferred::wait(std::unique_lock<std::mutex>& lock) {
@@ -363,8 +482,13 @@ void Deferred::note_late(const Part& part) {
                               c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(use.storage)),
                           epoch_});
   }
-  std::erase_if(late_, [](const auto& entry) { return entry.second.storage.expired(); });
   any_late_ = true;
+  if (late_.size() > 2 * late_kept_ + 64) forget_late();
+}
+
+void Deferred::forget_late() {
+  std::erase_if(late_, [](const auto& entry) { return entry.second.storage.expired(); });
+  late_kept_ = late_.size();
 }
 
 void Deferred::order_after_late(std::span<const StorageUse> uses) {
@@ -402,43 +526,57 @@ Deferred::Stats Deferred::stats() {
   const std::lock_guard guard(mutex_);
   using Microseconds = std::chrono::duration<std::int64_t, std::micro>;
   Stats stats{.parts = parts_,
-              .waiting = waiting_,
+              .waiting = waiting_ - brief_,
               .bytes = 0,
+              .in_lists = in_lists_,
               .waited_us = std::chrono::duration_cast<Microseconds>(waited_).count()};
   for (const auto& [storage, row] : by_storage_) {
-    stats.bytes += static_cast<Bytes>(storage->nbytes());
+    const bool waits =
+        std::ranges::any_of(row, [](const Waiting& one) { return !one.part->brief; });
+    if (waits) stats.bytes += static_cast<Bytes>(storage->nbytes());
   }
   return stats;
 }
 
 // Entrances
 
-bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
-  ThreadState& state = thread_state();
-  // A replay reads what was there before.
-  if (running > 0 || state.replay != nullptr) return false;
+namespace {
+
+/// Parts run what they need before they begin, and a replay reads what was there before.
+bool none_may_run() { return running > 0 || thread_state().replay != nullptr; }
+
+StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
   StorageUses uses;
   const std::size_t first = stack.size() - info.argument_count;
   for (const auto& argument : info.arguments) {
     collect_storages(stack[first + argument.index], argument.writes, /*inside=*/true, uses);
   }
-  const auto managers = managers_of(uses);
-  const bool outermost = state.depth == 0;
-  if (outermost && info.deferral != Deferral::kNever && managers.size() == 1 &&
-      managers.front()->deferred().defer(run, info, kernel, op, keys, stack)) {
-    return true;
+  return uses;
+}
+
+}  // namespace
+
+bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  if (info.deferral == Deferral::kNever || none_may_run() || thread_state().depth > 0) return false;
+  const auto managers = managers_of(uses_of(info, stack));
+  return managers.size() == 1 &&
+         managers.front()->deferred().defer(run, info, kernel, op, keys, stack);
+}
+
+void run_needed(const OpInfo& info, const c10::Stack& stack) {
+  if (none_may_run()) return;
+  const StorageUses uses = uses_of(info, stack);
+  const bool outermost = thread_state().depth == 0;
+  for (DeviceManager* const manager : managers_of(uses)) {
+    Deferred& deferred = manager->deferred();
+    if (outermost && info.kind != OpKind::kList && !thread_state().in_parts) deferred.run_brief();
+    deferred.before_use(uses);
+    if (outermost) deferred.run_some();
   }
-  for (DeviceManager* const manager : managers) {
-    manager->deferred().before_use(uses);
-    if (outermost) manager->deferred().run_some();
-  }
-  return false;
 }
 
 namespace {
-
-bool none_may_run() { return !any_deferred() || running > 0 || thread_state().replay != nullptr; }
 
 void run_before(const StorageUses& uses) {
   for (DeviceManager* const manager : managers_of(uses)) manager->deferred().before_use(uses);
@@ -447,14 +585,14 @@ void run_before(const StorageUses& uses) {
 }  // namespace
 
 void run_deferred(const at::Tensor& tensor, bool writes) {
-  if (none_may_run()) return;
+  if (!any_deferred() || none_may_run()) return;
   StorageUses uses;
   collect_storages(tensor, writes, /*inside=*/true, uses);
   run_before(uses);
 }
 
 void run_deferred(c10::StorageImpl& storage, bool writes) {
-  if (!none_may_run()) run_before({{&storage, writes}});
+  if (any_deferred() && !none_may_run()) run_before({{&storage, writes}});
 }
 
 }  // namespace lms::torch

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/StorageImpl.h>
+#include <c10/util/FunctionRef.h>
 #include <lms/options.h>
 
 #include <atomic>
@@ -31,6 +32,7 @@ class Deferred {
   enum class Mode : std::uint8_t {
     kNone,     ///< everything runs when it is called
     kChosen,   ///< the updates that a plan has chosen wait
+    kLists,    ///< and large operators over lists wait for those that follow them at once
     kUpdates,  ///< for tests: all updates over lists
     kAll,      ///< for tests: all that can
     kRandom,   ///< likewise, and some are run at random
@@ -44,16 +46,23 @@ class Deferred {
   void set_mode(Mode mode);
   [[nodiscard]] Mode mode() const { return mode_.load(std::memory_order_relaxed); }
 
-  /// Of the mode kChosen: the updates that write these blocks wait from now on. May be called with
+  /// The plan's choice counts.
+  static bool is_by_plan(Mode mode) { return mode == Mode::kChosen || mode == Mode::kLists; }
+
+  /// Of the modes by plan: the updates that write these blocks wait from now on. May be called with
   /// the pilot's lock held.
   void choose(const std::vector<BlockUid>& written);
 
-  /// Whether an operator like this one, called here and now, has anything to ask.
-  [[nodiscard]] bool concerns(const OpInfo& info) const;
+  /// Whether an operator like this one, called here and now, has anything to ask. `split`: whether
+  /// it is over lists, and so large that it runs in parts.
+  [[nodiscard]] bool concerns(const OpInfo& info, c10::function_ref<bool()> split) const;
   /// An operator has been called, outside of any other. True: it, or all that has not run here,
   /// waits, and the stack holds its results.
   bool defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+  /// An operator that is none over lists has been called, outside of any other: runs what the
+  /// thread has called and what waits for that alone, as many positions at a time as a part has.
+  void run_brief();
   /// The calling thread is about to use these: runs what must have run. Throws what that throws; a
   /// part that found no room waits on.
   void before_use(std::span<const StorageUse> uses);
@@ -70,12 +79,15 @@ class Deferred {
     std::int64_t parts = 0;      ///< that have waited, or do
     std::int64_t waiting = 0;    ///< that do
     Bytes bytes = 0;             ///< that these use, each block counted once
+    std::int64_t in_lists = 0;   ///< beside these: parts that have waited for the next operators
     std::int64_t waited_us = 0;  ///< from call to run on the host's clock, of those that have run
   };
   [[nodiscard]] Stats stats();
 
  private:
   using PartPtr = std::shared_ptr<Part>;
+  /// Parts of one call, in order: they run as one.
+  using Group = std::vector<PartPtr>;
   struct Waiting {
     PartPtr part;
     bool writes;
@@ -89,17 +101,23 @@ class Deferred {
   void count(bool among);
   void add(std::unique_ptr<Part> part);
   void remove(const PartPtr& part);
-  /// The first of those called before number `before` that must run before these are used; null:
-  /// there is none. Under the lock.
-  [[nodiscard]] PartPtr first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
+  /// The first of those called before number `before` that must run before these are used, with
+  /// others of its call that must; empty: there is none. Under the lock.
+  [[nodiscard]] Group first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
+  /// Of parts in order, those of the first one's call that run as one.
+  [[nodiscard]] Group group_of(std::span<const PartPtr> parts) const;
+  [[nodiscard]] Group next_brief() const;
   /// Runs parts as long as there is a next one. The lock is let go in between.
-  void run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next);
+  void run_until(std::unique_lock<std::mutex>& lock, const std::function<Group()>& next);
   [[nodiscard]] bool cuts_short(std::span<const StorageUse> uses) const;
-  void run(const Part& part);
+  void run(const Group& group);
+  /// The tensors that waited for what has been made get its memory.
+  void fill(const Group& group, const std::vector<at::Tensor>& made);
   void wait(std::unique_lock<std::mutex>& lock);
   /// Parts that write only what nobody has any more.
   void discard_dead();
   void note_late(const Part& part);
+  void forget_late();
   void order_after_late(std::span<const StorageUse> uses);
 
   using Chosen = std::unordered_set<BlockUid>;
@@ -110,18 +128,24 @@ class Deferred {
   std::shared_ptr<const Chosen> chosen_;
   std::atomic<Mode> mode_{Mode::kNone};
   std::atomic<bool> counted_{false};  ///< in `deferring`
+  std::atomic<bool> any_chosen_{false};
   std::atomic<std::int64_t> waiting_{0};
+  std::atomic<std::int64_t> brief_{0};                 ///< of those that wait
+  std::atomic<const ThreadState*> brief_of_{nullptr};  ///< the thread that called the last of them
   std::atomic<bool> any_late_{false};
   std::mutex mutex_;
   std::condition_variable ended_;
   std::uint64_t next_number_ = 1;
+  std::uint64_t next_call_ = 1;
   std::int64_t parts_ = 0;
+  std::int64_t in_lists_ = 0;
   bool said_ = false;
   std::chrono::steady_clock::duration waited_{};
   std::vector<PartPtr> all_;  ///< in order
   std::unordered_map<c10::StorageImpl*, std::vector<Waiting>> by_storage_;
   /// What parts have used on the main stream, after other streams may have waited for that.
   std::unordered_map<c10::StorageImpl*, Late> late_;
+  std::size_t late_kept_ = 0;  ///< of them, when it was looked last which are dead
   std::uint64_t epoch_ = 0;
   std::unordered_map<c10::StreamId, std::uint64_t>
       seen_;  ///< up to which epoch streams have waited
@@ -134,13 +158,15 @@ extern std::atomic<int> deferring;
 /// False: nothing waits, and nothing is to. One load.
 inline bool any_deferred() noexcept { return deferring.load(std::memory_order_relaxed) > 0; }
 
-/// False: put_off() would do nothing for an operator like this one.
-[[nodiscard]] bool concerns_deferred(const OpInfo& info);
+/// False: put_off() and run_needed() would do nothing for an operator like this one.
+[[nodiscard]] bool concerns_deferred(const OpInfo& info, c10::function_ref<bool()> split);
 
 /// What an operator asks before it runs, where concerns_deferred(). True: it waits, or is done, and
-/// the stack holds its results. Else what it needs has run.
+/// the stack holds its results.
 bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+/// Runs what must have run before an operator that does not wait.
+void run_needed(const OpInfo& info, const c10::Stack& stack);
 
 /// Somebody is about to use the tensor's bytes from outside of any operator.
 void run_deferred(const at::Tensor& tensor, bool writes);

@@ -12,11 +12,9 @@ namespace lms::torch {
 namespace {
 
 /// A list operator is split once its lists take more than this part of the limit (the second once
-/// blocks have had to leave), into chunks of at most that part: small enough that one is computed
-/// while the next comes and the last leaves.
+/// blocks have had to leave), into chunks (DeviceManager::list_chunk).
 constexpr Bytes kSplitAbove = 4;
 constexpr Bytes kSplitAbovePressed = 16;
-constexpr Bytes kChunk = 64;
 
 /// The lists of one call, as columns of equal length.
 struct Lists {
@@ -122,9 +120,38 @@ bool has_length(const at::Tensor& scalars, std::size_t length) {
   return scalars.dim() == 1 && scalars.size(0) == static_cast<std::int64_t>(length);
 }
 
+/// The lists of a call in boxes.
+struct BoxedLists {
+  BoxedLists(const OpInfo& info, const c10::Stack& stack)
+      : base(stack.size() - info.argument_count), tensors(info.argument_count) {
+    const auto is_list = [&](std::size_t i) { return stack[base + i].isTensorList(); };
+    const auto for_each_tensor = [&](auto visit) {
+      for (std::size_t i = 0; i < info.argument_count; ++i) {
+        if (!is_list(i)) continue;
+        for (const c10::IValue& element : stack[base + i].toListRef()) visit(element.toTensor());
+      }
+    };
+    if (!may_be_split(for_each_tensor)) return;
+    for (std::size_t i = 0; i < info.argument_count; ++i) {
+      if (!is_list(i)) continue;
+      tensors[i] = stack[base + i].toTensorVector();
+      if (!tensors[i].empty()) lists.columns.emplace_back(tensors[i]);
+    }
+    split = to_be_split(lists);
+  }
+  BoxedLists(const BoxedLists&) = delete;
+  BoxedLists& operator=(const BoxedLists&) = delete;
+
+  const std::size_t base;
+  std::vector<std::vector<at::Tensor>> tensors;  ///< by argument
+  Lists lists;
+  bool split = false;
+};
+
 template <typename RunPart>
 void run_parts(const Lists& lists, RunPart run_part) {
-  const Bytes most = lists.manager->limit() / kChunk;
+  const InParts in_parts;
+  const Bytes most = lists.manager->list_chunk();
   for (std::size_t begin = 0; begin < lists.length;) {
     Bytes bytes = lists.bytes[begin];
     std::size_t end = begin + 1;
@@ -159,25 +186,22 @@ c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end
 
 }  // namespace
 
+bool would_be_split(const OpInfo& info, const c10::Stack& stack) {
+  return !thread_state().in_parts && BoxedLists(info, stack).split;
+}
+
+bool would_be_split(const UnboxedCall& call) {
+  Lists lists;
+  call.collect_lists(lists.columns);
+  return !thread_state().in_parts && to_be_split(lists);
+}
+
 bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
                    const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
-  const std::size_t base = stack.size() - info.argument_count;
-  const auto is_list = [&](std::size_t i) { return stack[base + i].isTensorList(); };
-  const auto for_each_tensor = [&](auto visit) {
-    for (std::size_t i = 0; i < info.argument_count; ++i) {
-      if (!is_list(i)) continue;
-      for (const c10::IValue& element : stack[base + i].toListRef()) visit(element.toTensor());
-    }
-  };
-  if (!may_be_split(for_each_tensor)) return false;
-  Lists lists;
-  std::vector<std::vector<at::Tensor>> tensors(info.argument_count);
-  for (std::size_t i = 0; i < info.argument_count; ++i) {
-    if (!is_list(i)) continue;
-    tensors[i] = stack[base + i].toTensorVector();
-    if (!tensors[i].empty()) lists.columns.emplace_back(tensors[i]);
-  }
-  if (!to_be_split(lists)) return false;
+  if (thread_state().in_parts) return false;
+  const BoxedLists boxed(info, stack);
+  if (!boxed.split) return false;
+  const auto& [base, tensors, lists, split] = boxed;
   const std::size_t scalars = scalar_tensor(op);
   if (scalars != SIZE_MAX && !has_length(stack[base + scalars].toTensor(), lists.length)) {
     return false;  // let the operator itself complain
@@ -189,8 +213,6 @@ bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFun
   const c10::Stack arguments(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
   stack.resize(base);
   c10::List<at::Tensor> results;
-  OpInfo part_info = info;
-  part_info.kind = OpKind::kPlain;
   const auto is_cut = [&](std::size_t i) {
     const c10::IValue& value = arguments[i];
     if (value.isTensorList()) return !tensors[i].empty();
@@ -201,7 +223,7 @@ bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFun
     for (std::size_t i = 0; i < info.argument_count; ++i) {
       if (is_cut(i)) part[i] = part_of(arguments[i], begin, end);
     }
-    run(part_info, kernel, op, keys, part);
+    run(info, kernel, op, keys, part);
     if (returned == 0) return;
     StorageUses made;
     collect_storages(part.back(), /*writes=*/true, /*inside=*/false, made);
@@ -213,6 +235,7 @@ bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFun
 }
 
 bool run_in_chunks(UnboxedCall& call, c10::function_ref<void(UnboxedCall&)> run) {
+  if (thread_state().in_parts) return false;
   Lists lists;
   call.collect_lists(lists.columns);
   const auto for_each_tensor = [&](auto visit) {

@@ -21,4 +21,8 @@ bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFun
 /// Likewise of lists that are not in boxes: a part is nothing but a shorter view of them.
 bool run_in_chunks(UnboxedCall& call, c10::function_ref<void(UnboxedCall&)> run);
 
+/// True: run_in_chunks() would run it in parts.
+bool would_be_split(const OpInfo& info, const c10::Stack& stack);
+bool would_be_split(const UnboxedCall& call);
+
 }  // namespace lms::torch

@@ -429,11 +429,13 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     kernel.callBoxed(op, keys, &stack);
     return;
   }
-  if (concerns_deferred(info) && put_off(&run_operator, info, kernel, op, keys, stack)) return;
+  const bool deferred = concerns_deferred(info, [&] { return would_be_split(info, stack); });
+  if (deferred && put_off(&run_operator, info, kernel, op, keys, stack)) return;
   if (info.kind == OpKind::kList && state.depth == 0 &&
       run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
     return;
   }
+  if (deferred) run_needed(info, stack);
   if (state.depth > 0) {
     run_nested(state, info, kernel, op, keys, stack);
   } else {
@@ -445,7 +447,8 @@ void run_operator(UnboxedCall& call) {
   ThreadState& state = thread_state();
   if (!any_active() || call.info().kind == OpKind::kTransparent) {
     call.run();
-  } else if (state.keeps > 0 || concerns_deferred(call.info())) {
+  } else if (state.keeps > 0 ||
+             concerns_deferred(call.info(), [&] { return would_be_split(call); })) {
     c10::Stack stack;
     call.box(stack);
     run_operator(call.info(), call.kernel(), call.op(), call.keys(), stack);

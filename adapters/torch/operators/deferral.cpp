@@ -13,6 +13,9 @@ constexpr std::string_view kForeach = "_foreach_";
 constexpr std::array kElementwise = {"abs_",  "add_",  "addcdiv_",    "addcmul_", "copy_",
                                      "div_",  "fill_", "lerp_",       "mul_",     "neg_",
                                      "sign_", "sqrt_", "reciprocal_", "sub_",     "zero_"};
+/// Their results are as their first list.
+constexpr std::array kMakers = {"abs", "add", "addcdiv",    "addcmul", "div", "lerp",
+                                "mul", "neg", "reciprocal", "sqrt",    "sub"};
 constexpr std::array kUpdates = {"_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_"};
 /// Not those that take a rounding mode, or write a tensor given beside.
 constexpr std::array kOverloads = {"",     "Scalar",     "Tensor",   "Scalar_Tensor",
@@ -32,10 +35,11 @@ Deferral deferral_rule(std::string_view name) {
   const auto overload = dot == std::string_view::npos ? std::string_view() : name.substr(dot + 1);
   name = name.substr(0, dot);
   if (!lists(kOverloads, overload)) return Deferral::kNever;
-  if (lists(kUpdates, name)) return Deferral::kLists;
+  if (lists(kUpdates, name)) return Deferral::kUpdates;
   if (lists(kElementwise, name)) return Deferral::kElements;
   if (!name.starts_with(kForeach)) return Deferral::kNever;
   name.remove_prefix(kForeach.size());
+  if (lists(kMakers, name)) return Deferral::kMakes;
   return lists(kElementwise, name) ? Deferral::kLists : Deferral::kNever;
 }
 

@@ -9,7 +9,9 @@ namespace lms::torch {
 enum class Deferral : std::uint8_t {
   kNever,
   kElements,  ///< computes each element of its first argument in place, and looks at nothing else
-  kLists,     ///< likewise, or an optimizer's update: position by position of its lists
+  kLists,     ///< likewise, position by position of its lists
+  kMakes,     ///< likewise, into new tensors
+  kUpdates,   ///< an optimizer's whole update, position by position
 };
 
 /// The rule for an operator, "aten::mul_.Tensor". What is not listed never waits: it may check its

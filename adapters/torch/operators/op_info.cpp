@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <string_view>
 
 namespace lms::torch {
@@ -59,13 +60,20 @@ bool is_collective(std::string_view name) {
       name, {"c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::", "_dtensor::"});
 }
 
+/// For tests: operators over lists are treated on the CPU as on GPUs.
+bool lists_are_whole() {
+  static const bool whole = std::getenv("TEST_WHOLE_LISTS") != nullptr;
+  return whole;
+}
+
 OpKind kind_of(std::string_view name, c10::DispatchKey key) {
   if (is_keep_key(key)) return OpKind::kKeep;
   // Copy on write changes hands inside later kernels, where the hook cannot follow.
   if (name.starts_with("aten::_lazy_clone")) return OpKind::kKeep;
   if (is_collective(name)) return OpKind::kKeep;
   if (name.starts_with("aten::_foreach_")) {
-    return key == c10::DispatchKey::CPU ? OpKind::kTransparent : OpKind::kList;
+    return key == c10::DispatchKey::CPU && !lists_are_whole() ? OpKind::kTransparent
+                                                              : OpKind::kList;
   }
   if (starts_with_any(name, {"aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad",
                              "aten::_amp_foreach_"})) {
