@@ -100,7 +100,7 @@ class DeviceManager {
 
   /// The bytes of one storage are another's from now on, which has had none. They are on the
   /// device, and held if they are managed.
-  virtual void hand_over(c10::StorageImpl& from, c10::StorageImpl& to);
+  void hand_over(c10::StorageImpl& from, c10::StorageImpl& to);
 
   /// True if a small tensor's memory is written by operators, and by nobody else whose coming is
   /// not heard of.
@@ -177,6 +177,8 @@ class DeviceManager {
   std::atomic<std::int64_t> chains_replayed{0};
 
  protected:
+  /// In hand_over(): for whoever knows blocks by their storages.
+  virtual void rename(EngineLock& /*lock*/, c10::StorageImpl& /*from*/, c10::StorageImpl& /*to*/) {}
   /// Evicts down to a new limit. What the tier below has no room for stays: whoever needs its place
   /// gets the error.
   void make_room_at_start(EngineLock& lock);

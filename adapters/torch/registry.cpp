@@ -229,6 +229,8 @@ void DeviceManager::make_room_at_start(EngineLock& lock) {
 }
 
 void DeviceManager::hand_over(c10::StorageImpl& from, c10::StorageImpl& to) {
+  EngineLock lock = engine().lock();
+  rename(lock, from, to);
   to.set_data_ptr_noswap(from.set_data_ptr(c10::DataPtr(nullptr, from.device())));
   from.set_nbytes(0);
 }

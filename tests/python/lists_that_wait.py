@@ -134,6 +134,56 @@ def test_optimizers(optimizer: str, settings: dict[str, Any]) -> None:
     assert stats["plan.steps"] > 0 or not planned
 
 
+def test_gradients_that_are_made_by_lists() -> None:
+    """Not in place: what a fused update reads waits to be made, while a plan's choice may wait."""
+
+    def run() -> dict[str, Any]:
+        seed()
+        model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        x = torch.randn(512, WIDTH)
+        for _ in range(20):
+            (model(x) - x).square().mean().backward()
+            weights = list(model.parameters())
+            halves = torch._foreach_mul([p.grad for p in weights], 0.5)
+            for p, half in zip(weights, halves, strict=True):
+                p.grad = half
+            del halves
+            optimizer.step()
+            optimizer.zero_grad()
+        return dict(model.state_dict())
+
+    assert _same(run, plan="now")["plan.steps"] > 0
+
+
+def test_two_threads() -> None:
+    """Each has lists of its own that wait; nobody waits for the other's operators."""
+
+    def run() -> Any:
+        found: list[Any] = [None, None]
+        lists = [_lists(), _lists()]
+
+        def work(k: int) -> None:
+            a, b = lists[k]
+            with torch.no_grad():
+                for _ in range(4):
+                    made = torch._foreach_sqrt(a)
+                    torch._foreach_addcdiv_(b, a, made, value=-0.5)
+                    torch._foreach_lerp_(a, b, 0.125)
+                    b[k].add_(1)
+            found[k] = (a, b)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    for _ in range(3):
+        _same(run, part=0.9)
+
+
 def test_less_moves() -> None:
     """AdamW goes once through weights and state, not several times."""
     moved = {}
@@ -309,6 +359,7 @@ def test_no_room_loses_nothing() -> None:
     whole = {"plan": False, "deferred_updates": "lists", "slices": "off", "min_block": "4KiB"}
     with harness.managed(DEVICE, limit=_limit(0.6), **whole):
         a, b = _lists()
+        small = torch.ones(3)
         with torch.no_grad():
             for tensor in a + b:
                 tensor.add_(0)
@@ -316,6 +367,7 @@ def test_no_room_loses_nothing() -> None:
             torch._foreach_mul_(made, 3.0)
             torch._foreach_addcdiv_(b, a, made, value=-0.5)
             torch_lms.enable(device=DEVICE, limit=_tiny(), **whole)
+            assert small.sum().item() == 3, "whose operator wants nothing that waits"
             for _ in range(2):
                 with pytest.raises(torch.OutOfMemoryError):
                     b[0].sum()

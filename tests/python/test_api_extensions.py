@@ -190,9 +190,7 @@ def test_subclasses_weights_and_gradients(raw: ModuleType, stress: bool | str) -
 
 
 @pytest.mark.parametrize("composite", [False, True], ids=["function", "composite"])
-def test_backward_passes_of_their_own(
-    raw: ModuleType, stress: bool | str, composite: bool
-) -> None:
+def test_backward_passes_of_their_own(raw: ModuleType, stress: bool | str, composite: bool) -> None:
     """What a C++ node of autograd's has saved, it uses unseen."""
     with managed(stress):
         x = (numbers(2) * 2).requires_grad_()

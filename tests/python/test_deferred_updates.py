@@ -339,6 +339,29 @@ def test_no_room_loses_nothing(device: str) -> None:
         assert waiting() == 0
 
 
+@pytest.mark.cpu_only
+def test_no_room_within_an_operator_loses_nothing(device: str) -> None:
+    """Likewise if who looks is within another operator, which has not been given the tensor."""
+    mib = 1 << 20
+    whole = {"plan": False, "deferred_updates": "all", "slices": "off"}
+    with harness.managed(device, limit=64 * mib, **whole):
+        weight, gradient = managed_tensor(mib), managed_tensor(mib)  # 4 MiB each
+
+        @torch.library.custom_op("lms_tests::reads_weight", mutates_args=(), device_types=device)
+        def reads_weight(x: torch.Tensor) -> torch.Tensor:
+            return x + weight[:5].sum()
+
+        weight.add_(gradient)
+        assert waiting() == 1
+        torch_lms.enable(device=device, limit=6 * mib, min_block="4KiB", **whole)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            reads_weight(torch.ones(3))
+        assert waiting() == 1
+        torch_lms.enable(device=device, limit=64 * mib, min_block="4KiB", **whole)
+        assert reads_weight(torch.ones(3)).tolist() == [11.0] * 3
+        assert weight.sum().item() == 2 * mib
+
+
 def test_threads_look_at_once(deferring: None) -> None:
     """However many look at the same time: a part runs once, and all see it done."""
     for _ in range(20):

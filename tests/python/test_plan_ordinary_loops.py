@@ -33,10 +33,7 @@ def parameter_by_parameter() -> Iterator[Tensor]:
 def product_in_place() -> Iterator[Tensor]:
     """Results that never fit are born in the tier below."""
     body = nn.Sequential(
-        *(
-            nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
-            for _ in range(3)
-        )
+        *(nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128)) for _ in range(3))
     )
     head = nn.Linear(128, 2000, bias=False).requires_grad_(False)
     optimizer = torch.optim.AdamW(body.parameters(), 1e-3)

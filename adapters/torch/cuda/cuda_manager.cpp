@@ -407,10 +407,8 @@ void CudaManager::give(CudaBlock& block, c10::StorageImpl& storage) {
   blocks_.emplace(block.key, &block);
 }
 
-void CudaManager::hand_over(c10::StorageImpl& from, c10::StorageImpl& to) {
-  EngineLock lock = engine_.lock();
+void CudaManager::rename(EngineLock& lock, c10::StorageImpl& from, c10::StorageImpl& to) {
   if (Block* const block = find(lock, from)) give(static_cast<CudaBlock&>(*block), to);
-  DeviceManager::hand_over(from, to);
 }
 
 // Graph captures

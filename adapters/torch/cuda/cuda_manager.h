@@ -68,8 +68,6 @@ class CudaManager final : public DeviceManager {
   /// Likewise. As enable() with another limit.
   void set_memory_fraction(double fraction);
 
-  void hand_over(c10::StorageImpl& from, c10::StorageImpl& to) override;
-
   // For memory and mover.
 
   /// PyTorch's allocator keeps to so many bytes from now on.
@@ -84,6 +82,7 @@ class CudaManager final : public DeviceManager {
  private:
   friend class CudaBlock;
 
+  void rename(EngineLock& lock, c10::StorageImpl& from, c10::StorageImpl& to) override;
   /// The block is this storage's from now on.
   void give(CudaBlock& block, c10::StorageImpl& storage);
   /// What find_or_track() does not find at once; `known`: the block that was the storage's.

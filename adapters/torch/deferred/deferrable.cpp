@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "adapters/torch/operators/call.h"
@@ -59,6 +61,14 @@ bool has_plain_type(const at::Tensor& tensor) {
   }
 }
 
+/// A number that kernels refuse for tensors of real numbers, or of some types.
+bool may_be_refused(const c10::IValue& number) {
+  if (number.isComplexDouble()) return true;
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return number.isDouble() && std::isfinite(number.toDouble()) &&
+         std::abs(number.toDouble()) > kMost;
+}
+
 /// A tensor that is a number: kernels take it along with any other. (Of no dimension, or they might
 /// refuse it.)
 bool is_number(const at::Tensor& tensor, const DeviceManager& manager) {
@@ -90,11 +100,13 @@ class Caller {
         if (!read_tensor(i, value.toTensor())) return false;
       } else if (value.isTensorList()) {
         if (!read_list(i, value.toTensorVector())) return false;
-      } else if (value.isOptionalTensorList() || value.isComplexDouble()) {
+      } else if (value.isOptionalTensorList() || may_be_refused(value)) {
         return false;
       }
     }
     if (!read_scalars()) return false;
+    // What it makes is as its first list.
+    if (makes_ && (lists_.empty() || lists_.front().numbers)) return false;
     if (lists_.empty()) return !tensors_.empty();
     return tensors_.empty() && lists_alike() && !positions_overlap();
   }
@@ -112,8 +124,7 @@ class Caller {
         return false;
       }
       if (!one.writes) continue;
-      writes = writes || only_ == nullptr ||
-               only_->contains(manager_.find(lock, *storage_of(one.tensor))->uid);
+      writes = writes || only_ == nullptr || is_chosen(lock, *storage_of(one.tensor));
       for (const Operand& other : operands) {
         if (&one != &other && storage_of(one.tensor) == storage_of(other.tensor)) return false;
       }
@@ -143,7 +154,7 @@ class Caller {
     part->arguments = arguments_;
     for (const Operand& operand : operands_at(position)) {
       part->uses.push_back({storage_of(operand.tensor), operand.writes});
-      part->bytes += static_cast<Bytes>(part->uses.back().storage->nbytes());
+      part->bytes += static_cast<Bytes>(operand.tensor.nbytes());
     }
     for (const std::size_t i : tensors_) {
       part->arguments[i] = alias_of(arguments_[i].toTensor());
@@ -162,7 +173,7 @@ class Caller {
     if (makes_) {
       part->makes = unmade_like(operands_at(position).front().tensor);
       part->uses.push_back({storage_of(part->makes), true});
-      part->bytes += static_cast<Bytes>(part->uses.back().storage->nbytes());
+      part->bytes += static_cast<Bytes>(part->makes.nbytes());
     }
     return part;
   }
@@ -245,7 +256,7 @@ class Caller {
       if (!value.isList() || value.isTensorList()) continue;
       if (lists_.empty() || value.toListRef().size() != length_) return false;
       for (const c10::IValue& element : value.toListRef()) {
-        if (element.isComplexDouble()) return false;
+        if (may_be_refused(element)) return false;
       }
       scalar_lists_.push_back(i);
     }
@@ -314,6 +325,11 @@ class Caller {
   [[nodiscard]] bool agrees(const at::Tensor& one, const at::Tensor& other) const {
     return one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type() &&
            (lists_.empty() || one.strides() == other.strides());
+  }
+
+  bool is_chosen(EngineLock& lock, c10::StorageImpl& storage) const {
+    const Block* const block = manager_.find(lock, storage);
+    return block != nullptr && only_->contains(block->uid);  // none: nothing has been made yet
   }
 
   bool is_managed(EngineLock& lock, const at::Tensor& tensor) const {

@@ -30,9 +30,10 @@ struct Part {
   std::uint64_t number = 0;  ///< in the order of the program
   std::chrono::steady_clock::time_point called;
   std::uint64_t call = 0;  ///< which this is a part of; parts of one call are independent
-  Bytes bytes = 0;         ///< of the storages
-  bool brief = false;      ///< it waits for the next operators over lists alone
-  bool runs = false;       ///< a thread is running it
+  Bytes bytes = 0;         ///< of its tensors
+  /// The thread that called it, if it waits for that thread's next operators over lists alone.
+  const ThreadState* brief_for = nullptr;
+  bool runs = false;  ///< a thread is running it
 };
 
 /// What becomes of one call of an operator.

@@ -141,8 +141,10 @@ void Deferred::choose(const std::vector<BlockUid>& written) {
 
 void Deferred::count(bool among) {
   if (counted_.exchange(among) == among) return;
+  // Whoever looks goes through the places until it has seen so many.
+  if (among) ++deferring;
   place_of(manager_.device()) = among ? this : nullptr;
-  deferring += among ? 1 : -1;
+  if (!among) --deferring;
 }
 
 bool Deferred::concerns(const OpInfo& info, c10::function_ref<bool()> split) const {
@@ -150,9 +152,10 @@ bool Deferred::concerns(const OpInfo& info, c10::function_ref<bool()> split) con
   if (any_late_.load(std::memory_order_relaxed) && !manager_.records_here()) return true;
   const Mode mode = this->mode();
   if (!is_by_plan(mode)) return info.deferral != Deferral::kNever;
-  if (info.deferral == Deferral::kUpdates) return any_chosen_.load(std::memory_order_relaxed);
   const bool over_lists = info.deferral == Deferral::kLists || info.deferral == Deferral::kMakes;
-  return mode == Mode::kLists && over_lists && split();
+  if (mode == Mode::kLists && over_lists) return split();
+  const bool updates = over_lists || info.deferral == Deferral::kUpdates;
+  return updates && any_chosen_.load(std::memory_order_relaxed);
 }
 
 bool concerns_deferred(const OpInfo& info, c10::function_ref<bool()> split) {
@@ -192,15 +195,16 @@ void Deferred::set_mode(Mode mode) {
 // Waiting
 
 bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+                     c10::function_ref<bool()> split) {
   const Mode mode = this->mode();
   if (mode == Mode::kNone) return false;
   const bool by_plan = is_by_plan(mode);
   const bool lists_alone = by_plan || mode == Mode::kUpdates;
   if (lists_alone && info.deferral == Deferral::kElements) return false;
   const bool makes = info.deferral == Deferral::kMakes;
-  const bool brief = by_plan && info.deferral != Deferral::kUpdates;
-  if (brief && mode != Mode::kLists) return false;
+  const bool brief = mode == Mode::kLists && info.deferral != Deferral::kUpdates;
+  if (mode == Mode::kChosen && makes) return false;
   // What autograd is to know of is best run where it is called.
   if ((brief || makes) && c10::GradMode::is_enabled()) return false;
   if (makes && c10::InferenceMode::is_enabled()) return false;
@@ -208,12 +212,12 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   if (only && only->empty()) return false;
   if (!thread_state().access_scopes.empty() || thread_state().keeps > 0) return false;
   if (!manager_.records_here() || manager_.capturing()) return false;
+  if (brief && !split()) return false;
   // What helpers of other environments have computed depends on who has helped.
   if (!plain_environments() || float_environment() != 0) return false;
   Deferrable call = what_may_wait(manager_, only.get(), info, kernel, op, keys, stack);
   if (call.parts.empty()) return false;
   discard_dead();
-  if (brief) brief_of_ = &thread_state();
   const std::uint64_t number = [&] {
     const std::lock_guard guard(mutex_);
     return next_call_++;
@@ -221,9 +225,11 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   for (auto& part : call.parts) {
     part->run = run;
     part->call = number;
-    part->brief = brief;
+    if (brief) part->brief_for = &thread_state();
     add(std::move(part));
   }
+  // Another thread may have turned it off meanwhile, and run what was there.
+  if (this->mode() == Mode::kNone) run_all();
   if (!call.rest.empty()) run(info, kernel, op, keys, call.rest);
   const std::size_t base = stack.size() - info.argument_count;
   if (!makes) {
@@ -256,8 +262,9 @@ void Deferred::add(std::unique_ptr<Part> part) {
       too_long = too_long || row.size() > kLongestRow;
     }
     ++waiting_;
-    if (shared->brief) ++brief_;
-    ++(shared->brief ? in_lists_ : parts_);
+    const bool brief = shared->brief_for != nullptr;
+    if (brief) ++brief_;
+    ++(brief ? in_lists_ : parts_);
   }
   if (too_long) before_use(shared->uses);
 }
@@ -271,7 +278,7 @@ void Deferred::remove(const PartPtr& part) {
   }
   std::erase(all_, part);
   --waiting_;
-  if (part->brief) --brief_;
+  if (part->brief_for != nullptr) --brief_;
 }
 
 Deferred::Group Deferred::first_for(std::span<const StorageUse> uses, std::uint64_t before) const {
@@ -310,15 +317,13 @@ Deferred::Group Deferred::group_of(std::span<const PartPtr> parts) const {
   return group;
 }
 
-Deferred::Group Deferred::next_brief() const {
+Deferred::Group Deferred::next_brief(const ThreadState& thread) const {
   // What a position needs of all calls is there while its part of the last one runs.
-  const auto last = std::ranges::find_if(all_.rbegin(), all_.rend(),
-                                         [](const PartPtr& part) { return part->brief; });
+  const auto last = std::ranges::find(all_.rbegin(), all_.rend(), &thread, &Part::brief_for);
   if (last == all_.rend()) return {};
-  Group positions;
-  for (const PartPtr& part : all_) {
-    if (part->call == (*last)->call) positions.push_back(part);
-  }
+  auto first = last;
+  while (first != all_.rend() && (*first)->call == (*last)->call) ++first;
+  const std::span<const PartPtr> positions(first.base(), last.base());
   StorageUses uses;
   const Group together = group_of(positions);
   for (const PartPtr& part : together) uses.append(part->uses.begin(), part->uses.end());
@@ -343,7 +348,9 @@ void Deferred::before_use(std::span<const StorageUse> uses) {
 
 /// What a part only reads, its gradient, is about to be written.
 bool Deferred::cuts_short(std::span<const StorageUse> uses) const {
-  const auto reads_for_long = [](const Waiting& one) { return !one.writes && !one.part->brief; };
+  const auto reads_for_long = [](const Waiting& one) {
+    return !one.writes && one.part->brief_for == nullptr;
+  };
   return std::ranges::any_of(uses, [&](const StorageUse& use) {
     const auto row = use.writes ? by_storage_.find(use.storage) : by_storage_.end();
     return row != by_storage_.end() && std::ranges::all_of(row->second, reads_for_long);
@@ -357,10 +364,22 @@ void Deferred::run_all() {
 }
 
 void Deferred::run_brief() {
-  if (brief_.load(std::memory_order_relaxed) == 0 || brief_of_ != &thread_state()) return;
+  if (brief_.load(std::memory_order_relaxed) == 0) return;
   discard_dead();
+  const ThreadState& thread = thread_state();
   std::unique_lock lock(mutex_);
-  run_until(lock, [&] { return next_brief(); });
+  try {
+    run_until(lock, [&] { return next_brief(thread); });
+  } catch (const std::exception& error) {
+    // From now on the error is whose who looks: this operator may be what makes room.
+    if (!lock.owns_lock()) lock.lock();
+    for (const PartPtr& part : all_) {
+      if (part->brief_for != &thread) continue;
+      part->brief_for = nullptr;
+      --brief_;
+    }
+    if (!is_shortage(error)) throw;
+  }
 }
 
 void Deferred::run_some() {
@@ -378,23 +397,30 @@ void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function
       wait(lock);
       continue;
     }
+    if (manager_.capturing()) {
+      throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
+                  group.front()->info->name);
+    }
     for (const PartPtr& part : group) part->runs = true;
     lock.unlock();
     bool done = true;
     std::exception_ptr error;
     try {
       run(group);
-    } catch (const c10::OutOfMemoryError&) {
-      done = false;  // its blocks found no room, so nothing has been written
+    } catch (const std::exception& failure) {
+      // Its blocks found no room, so nothing has been written. And what has not been made has no
+      // memory: nobody may go on with it.
+      done = !is_shortage(failure) && !group.front()->makes.defined();
       error = std::current_exception();
     } catch (...) {
+      done = !group.front()->makes.defined();
       error = std::current_exception();
     }
     lock.lock();
     for (const PartPtr& part : group) {
       part->runs = false;
       if (!done) continue;
-      if (!part->brief) waited_ += std::chrono::steady_clock::now() - part->called;
+      if (part->brief_for == nullptr) waited_ += std::chrono::steady_clock::now() - part->called;
       note_late(*part);
       remove(part);
     }
@@ -408,10 +434,6 @@ void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function
 
 void Deferred::run(const Group& group) {
   const Part& part = *group.front();
-  if (manager_.capturing()) {
-    throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
-                part.info->name);
-  }
   manager_.in_order([&] {
     const PartScope scope(part);
     c10::Stack stack = arguments_of(group);
@@ -425,16 +447,18 @@ void Deferred::run(const Group& group) {
 
 void Deferred::fill(const Group& group, const std::vector<at::Tensor>& made) {
   TORCH_INTERNAL_ASSERT(made.size() == group.size());
+  StorageUses from;
   for (std::size_t i = 0; i < group.size(); ++i) {
     const at::Tensor& waiting = group[i]->makes;
-    c10::StorageImpl& from = *storage_of(made[i]);
+    from.push_back({storage_of(made[i]), true});
     TORCH_INTERNAL_ASSERT(lie_alike(made[i], waiting) && made[i].dtype() == waiting.dtype() &&
                           made[i].storage_offset() == 0 &&
-                          from.nbytes() == storage_of(waiting)->nbytes());
-    Pins held;  // where it is, it stays
-    const StorageUse use{&from, true};
-    held.add(std::span(&use, 1));
-    manager_.hand_over(from, *storage_of(waiting));
+                          from.back().storage->nbytes() == storage_of(waiting)->nbytes());
+  }
+  Pins held;  // where they are, they stay
+  held.add(from);
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    manager_.hand_over(*from[i].storage, *storage_of(group[i]->makes));
   }
 }
 
@@ -532,7 +556,7 @@ Deferred::Stats Deferred::stats() {
               .waited_us = std::chrono::duration_cast<Microseconds>(waited_).count()};
   for (const auto& [storage, row] : by_storage_) {
     const bool waits =
-        std::ranges::any_of(row, [](const Waiting& one) { return !one.part->brief; });
+        std::ranges::any_of(row, [](const Waiting& one) { return one.part->brief_for == nullptr; });
     if (waits) stats.bytes += static_cast<Bytes>(storage->nbytes());
   }
   return stats;
@@ -557,11 +581,12 @@ StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
 }  // namespace
 
 bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+             c10::function_ref<bool()> split) {
   if (info.deferral == Deferral::kNever || none_may_run() || thread_state().depth > 0) return false;
   const auto managers = managers_of(uses_of(info, stack));
   return managers.size() == 1 &&
-         managers.front()->deferred().defer(run, info, kernel, op, keys, stack);
+         managers.front()->deferred().defer(run, info, kernel, op, keys, stack, split);
 }
 
 void run_needed(const OpInfo& info, const c10::Stack& stack) {

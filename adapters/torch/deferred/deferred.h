@@ -59,9 +59,10 @@ class Deferred {
   /// An operator has been called, outside of any other. True: it, or all that has not run here,
   /// waits, and the stack holds its results.
   bool defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+             c10::function_ref<bool()> split);
   /// An operator that is none over lists has been called, outside of any other: runs what the
-  /// thread has called and what waits for that alone, as many positions at a time as a part has.
+  /// thread has called and what waits for that alone. What finds no room waits on, like any other.
   void run_brief();
   /// The calling thread is about to use these: runs what must have run. Throws what that throws; a
   /// part that found no room waits on.
@@ -106,7 +107,7 @@ class Deferred {
   [[nodiscard]] Group first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
   /// Of parts in order, those of the first one's call that run as one.
   [[nodiscard]] Group group_of(std::span<const PartPtr> parts) const;
-  [[nodiscard]] Group next_brief() const;
+  [[nodiscard]] Group next_brief(const ThreadState& thread) const;
   /// Runs parts as long as there is a next one. The lock is let go in between.
   void run_until(std::unique_lock<std::mutex>& lock, const std::function<Group()>& next);
   [[nodiscard]] bool cuts_short(std::span<const StorageUse> uses) const;
@@ -130,8 +131,7 @@ class Deferred {
   std::atomic<bool> counted_{false};  ///< in `deferring`
   std::atomic<bool> any_chosen_{false};
   std::atomic<std::int64_t> waiting_{0};
-  std::atomic<std::int64_t> brief_{0};                 ///< of those that wait
-  std::atomic<const ThreadState*> brief_of_{nullptr};  ///< the thread that called the last of them
+  std::atomic<std::int64_t> brief_{0};  ///< of those that wait
   std::atomic<bool> any_late_{false};
   std::mutex mutex_;
   std::condition_variable ended_;
@@ -164,7 +164,8 @@ inline bool any_deferred() noexcept { return deferring.load(std::memory_order_re
 /// What an operator asks before it runs, where concerns_deferred(). True: it waits, or is done, and
 /// the stack holds its results.
 bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack);
+             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+             c10::function_ref<bool()> split);
 /// Runs what must have run before an operator that does not wait.
 void run_needed(const OpInfo& info, const c10::Stack& stack);
 

@@ -429,8 +429,9 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     kernel.callBoxed(op, keys, &stack);
     return;
   }
-  const bool deferred = concerns_deferred(info, [&] { return would_be_split(info, stack); });
-  if (deferred && put_off(&run_operator, info, kernel, op, keys, stack)) return;
+  const auto split = [&] { return would_be_split(info, stack); };
+  const bool deferred = concerns_deferred(info, split);
+  if (deferred && put_off(&run_operator, info, kernel, op, keys, stack, split)) return;
   if (info.kind == OpKind::kList && state.depth == 0 &&
       run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
     return;
