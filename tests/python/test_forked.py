@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import forked
@@ -45,6 +46,14 @@ ENDINGS = {
     "atexit": "atexit.register(lambda: print(kept)); kept = [1]",
     "finalizer": "class A:\n    def __del__(self):\n        os.write(1, b'died')\nkept = A()",
 }
+
+
+@pytest.fixture(autouse=True)
+def _in_the_foreground() -> Iterator[None]:
+    """In the background of a shell an interrupt is ignored, and would be by plain interpreters."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def both(
