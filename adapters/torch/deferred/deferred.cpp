@@ -1,9 +1,6 @@
 #include "adapters/torch/deferred/deferred.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
-#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <array>
@@ -13,8 +10,6 @@
 
 #include "adapters/torch/errors.h"
 #include "adapters/torch/operators/numerics.h"
-#include "adapters/torch/python_lock.h"
-#include "adapters/torch/registry.h"
 #include "adapters/torch/replay/replay.h"
 
 namespace lms::torch {
@@ -33,86 +28,7 @@ std::atomic<const Deferred*>& place_of(c10::Device device) {
 /// Of parts that wait for each other in a row: nobody looks, so somebody only adds up.
 constexpr std::size_t kLongestRow = 64;
 
-/// Parts that the calling thread is running.
-thread_local int running = 0;
-
-/// The call that these parts of one call are together.
-c10::Stack arguments_of(const std::vector<std::shared_ptr<Part>>& group) {
-  c10::Stack stack = group.front()->arguments;
-  if (group.size() == 1) return stack;
-  for (std::size_t i = 0; i < stack.size(); ++i) {
-    if (!stack[i].isList()) continue;
-    auto all = c10::impl::GenericList(stack[i].toList().elementType());
-    for (const auto& part : group) {
-      for (const c10::IValue& element : part->arguments[i].toListRef()) all.push_back(element);
-    }
-    stack[i] = std::move(all);
-  }
-  return stack;
-}
-
-/// But for dimensions of one position, of which the stride says nothing.
-bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
-  if (one.sizes() != other.sizes()) return false;
-  for (std::int64_t d = 0; d < one.dim(); ++d) {
-    if (one.size(d) > 1 && one.stride(d) != other.stride(d)) return false;
-  }
-  return true;
-}
-
-/// The thread as it is for a part: in no scope, with pins of its own, and as it was at the call.
-class PartScope {
- public:
-  explicit PartScope(const Part& part)
-      : state_(thread_state()),
-        keeps_(std::exchange(state_.keeps, 0)),
-        workspace_retry_(std::exchange(state_.workspace_retry, nullptr)),
-        environment_(float_environment()),
-        grad_mode_(part.grad_mode),
-        below_(above_kernels()) {
-    ++running;
-    pins_.swap(state_.operator_pins);
-    scopes_.swap(state_.access_scopes);
-    if (environment_ != 0) set_float_environment(0);
-  }
-  ~PartScope() {
-    if (environment_ != 0) set_float_environment(environment_);
-    state_.operator_pins.release();
-    state_.access_scopes.swap(scopes_);
-    state_.operator_pins.swap(pins_);
-    state_.workspace_retry = workspace_retry_;
-    state_.keeps = keeps_;
-    --running;
-  }
-  PartScope(const PartScope&) = delete;
-  PartScope& operator=(const PartScope&) = delete;
-
- private:
-  ThreadState& state_;
-  Pins pins_;
-  std::vector<AccessScope> scopes_;
-  const int keeps_;
-  WorkspaceRetry* const workspace_retry_;
-  const InParts in_parts_;
-  const std::uint32_t environment_;
-  const c10::AutoGradMode grad_mode_;
-  const c10::impl::ExcludeDispatchKeyGuard below_;
-  const c10::impl::DisablePythonDispatcher no_python_;
-};
-
 bool conflicts(bool writes, bool other_writes) { return writes || other_writes; }
-
-/// Whose storages are among these.
-c10::SmallVector<DeviceManager*, 2> managers_of(std::span<const StorageUse> uses) {
-  c10::SmallVector<DeviceManager*, 2> managers;
-  for (const StorageUse& use : uses) {
-    DeviceManager* const manager = active_manager(use.storage->device());
-    if (manager != nullptr && std::ranges::find(managers, manager) == managers.end()) {
-      managers.push_back(manager);
-    }
-  }
-  return managers;
-}
 
 }  // namespace
 
@@ -330,148 +246,6 @@ Deferred::Group Deferred::next_brief(const ThreadState& thread) const {
   return first_for(uses, together.back()->number + 1);
 }
 
-// Running
-
-void Deferred::before_use(std::span<const StorageUse> uses) {
-  if (waiting_.load(std::memory_order_relaxed) > 0) {
-    std::unique_lock lock(mutex_);
-    if (!said_ && is_by_plan(mode()) && cuts_short(uses)) {
-      said_ = true;
-      say(manager_.device(),
-          "an operator writes a gradient whose update would have waited, so the update runs now: "
-          "zero_grad(set_to_none=True), the default, lets go of gradients instead");
-    }
-    run_until(lock, [&] { return first_for(uses, UINT64_MAX); });
-  }
-  if (any_late_.load(std::memory_order_relaxed)) order_after_late(uses);
-}
-
-/// What a part only reads, its gradient, is about to be written.
-bool Deferred::cuts_short(std::span<const StorageUse> uses) const {
-  const auto reads_for_long = [](const Waiting& one) {
-    return !one.writes && one.part->brief_for == nullptr;
-  };
-  return std::ranges::any_of(uses, [&](const StorageUse& use) {
-    const auto row = use.writes ? by_storage_.find(use.storage) : by_storage_.end();
-    return row != by_storage_.end() && std::ranges::all_of(row->second, reads_for_long);
-  });
-}
-
-void Deferred::run_all() {
-  discard_dead();
-  std::unique_lock lock(mutex_);
-  run_until(lock, [&] { return group_of(all_); });
-}
-
-void Deferred::run_brief() {
-  if (brief_.load(std::memory_order_relaxed) == 0) return;
-  discard_dead();
-  const ThreadState& thread = thread_state();
-  std::unique_lock lock(mutex_);
-  try {
-    run_until(lock, [&] { return next_brief(thread); });
-  } catch (const std::exception& error) {
-    // From now on the error is whose who looks: this operator may be what makes room.
-    if (!lock.owns_lock()) lock.lock();
-    for (const PartPtr& part : all_) {
-      if (part->brief_for != &thread) continue;
-      part->brief_for = nullptr;
-      --brief_;
-    }
-    if (!is_shortage(error)) throw;
-  }
-}
-
-void Deferred::run_some() {
-  if (mode() != Mode::kRandom) return;
-  std::unique_lock lock(mutex_);
-  if (all_.empty() || random_() % 8 != 0) return;
-  const PartPtr one = all_[random_() % all_.size()];
-  run_until(lock, [&] { return first_for(one->uses, one->number + 1); });
-}
-
-void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function<Group()>& next) {
-  for (Group group = next(); !group.empty(); group = next()) {
-    if (group.front()->runs) {
-      group.clear();
-      wait(lock);
-      continue;
-    }
-    if (manager_.capturing()) {
-      throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
-                  group.front()->info->name);
-    }
-    for (const PartPtr& part : group) part->runs = true;
-    lock.unlock();
-    bool done = true;
-    std::exception_ptr error;
-    try {
-      run(group);
-    } catch (const std::exception& failure) {
-      // Its blocks found no room, so nothing has been written. And what has not been made has no
-      // memory: nobody may go on with it.
-      done = !is_shortage(failure) && !group.front()->makes.defined();
-      error = std::current_exception();
-    } catch (...) {
-      done = !group.front()->makes.defined();
-      error = std::current_exception();
-    }
-    lock.lock();
-    for (const PartPtr& part : group) {
-      part->runs = false;
-      if (!done) continue;
-      if (part->brief_for == nullptr) waited_ += std::chrono::steady_clock::now() - part->called;
-      note_late(*part);
-      remove(part);
-    }
-    ended_.notify_all();
-    lock.unlock();
-    group.clear();  // perhaps the last that holds a gradient
-    if (error) std::rethrow_exception(error);
-    lock.lock();
-  }
-}
-
-void Deferred::run(const Group& group) {
-  const Part& part = *group.front();
-  manager_.in_order([&] {
-    const PartScope scope(part);
-    c10::Stack stack = arguments_of(group);
-    part.run(*part.info, *part.kernel, *part.op, part.keys, stack);
-    if (part.makes.defined()) fill(group, stack.back().toTensorVector());
-    for (const PartPtr& one : group) {
-      for (const StorageUse& use : one->uses) manager_.used_late(*use.storage);
-    }
-  });
-}
-
-void Deferred::fill(const Group& group, const std::vector<at::Tensor>& made) {
-  TORCH_INTERNAL_ASSERT(made.size() == group.size());
-  StorageUses from;
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    const at::Tensor& waiting = group[i]->makes;
-    from.push_back({storage_of(made[i]), true});
-    TORCH_INTERNAL_ASSERT(lie_alike(made[i], waiting) && made[i].dtype() == waiting.dtype() &&
-                          made[i].storage_offset() == 0 &&
-                          from.back().storage->nbytes() == storage_of(waiting)->nbytes());
-  }
-  Pins held;  // where they are, they stay
-  held.add(from);
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    manager_.hand_over(*from[i].storage, *storage_of(group[i]->makes));
-  }
-}
-
-void Deferred::wait(std::unique_lock<std::mutex>& lock) {
-  OuterLock* const python = python_lock();
-  void* const released = python != nullptr ? python->release() : nullptr;
-  ended_.wait(lock);
-  if (released == nullptr) return;
-  lock.unlock();
-  python->acquire(released);
-  lock.lock();
-}
-
 void Deferred::discard_dead() {
   std::vector<PartPtr> dead;  // destroyed without the lock
   const std::lock_guard guard(mutex_);
@@ -493,43 +267,6 @@ void Deferred::discard_dead() {
       dead.push_back(part);
     }
   }
-}
-
-// Streams
-
-void Deferred::note_late(const Part& part) {
-  if (manager_.device().is_cpu()) return;
-  ++epoch_;
-  for (const StorageUse& use : part.uses) {
-    late_.insert_or_assign(
-        use.storage, Late{c10::weak_intrusive_ptr<c10::StorageImpl>(
-                              c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(use.storage)),
-                          epoch_});
-  }
-  any_late_ = true;
-  if (late_.size() > 2 * late_kept_ + 64) forget_late();
-}
-
-void Deferred::forget_late() {
-  std::erase_if(late_, [](const auto& entry) { return entry.second.storage.expired(); });
-  late_kept_ = late_.size();
-}
-
-void Deferred::order_after_late(std::span<const StorageUse> uses) {
-  if (manager_.records_here()) return;  // the stream on which parts run
-  {
-    const c10::impl::VirtualGuardImpl guard(manager_.device().type());
-    const c10::StreamId stream = guard.getStream(manager_.device()).id();
-    const std::lock_guard lock(mutex_);
-    std::uint64_t& seen = seen_[stream];
-    const bool behind = std::ranges::any_of(uses, [&](const StorageUse& use) {
-      const auto late = late_.find(use.storage);
-      return late != late_.end() && late->second.epoch > seen;
-    });
-    if (!behind) return;
-    seen = epoch_;
-  }
-  manager_.in_order([] {});
 }
 
 // Forks
@@ -560,64 +297,6 @@ Deferred::Stats Deferred::stats() {
     if (waits) stats.bytes += static_cast<Bytes>(storage->nbytes());
   }
   return stats;
-}
-
-// Entrances
-
-namespace {
-
-/// Parts run what they need before they begin, and a replay reads what was there before.
-bool none_may_run() { return running > 0 || thread_state().replay != nullptr; }
-
-StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
-  StorageUses uses;
-  const std::size_t first = stack.size() - info.argument_count;
-  for (const auto& argument : info.arguments) {
-    collect_storages(stack[first + argument.index], argument.writes, /*inside=*/true, uses);
-  }
-  return uses;
-}
-
-}  // namespace
-
-bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-             const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
-             c10::function_ref<bool()> split) {
-  if (info.deferral == Deferral::kNever || none_may_run() || thread_state().depth > 0) return false;
-  const auto managers = managers_of(uses_of(info, stack));
-  return managers.size() == 1 &&
-         managers.front()->deferred().defer(run, info, kernel, op, keys, stack, split);
-}
-
-void run_needed(const OpInfo& info, const c10::Stack& stack) {
-  if (none_may_run()) return;
-  const StorageUses uses = uses_of(info, stack);
-  const bool outermost = thread_state().depth == 0;
-  for (DeviceManager* const manager : managers_of(uses)) {
-    Deferred& deferred = manager->deferred();
-    if (outermost && info.kind != OpKind::kList && !thread_state().in_parts) deferred.run_brief();
-    deferred.before_use(uses);
-    if (outermost) deferred.run_some();
-  }
-}
-
-namespace {
-
-void run_before(const StorageUses& uses) {
-  for (DeviceManager* const manager : managers_of(uses)) manager->deferred().before_use(uses);
-}
-
-}  // namespace
-
-void run_deferred(const at::Tensor& tensor, bool writes) {
-  if (!any_deferred() || none_may_run()) return;
-  StorageUses uses;
-  collect_storages(tensor, writes, /*inside=*/true, uses);
-  run_before(uses);
-}
-
-void run_deferred(c10::StorageImpl& storage, bool writes) {
-  if (any_deferred() && !none_may_run()) run_before({{&storage, writes}});
 }
 
 }  // namespace lms::torch

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import forked
 import torch
@@ -52,3 +53,18 @@ def run_script(
         timeout=180,
         check=False,
     )
+
+
+def run_tests(name: str, **variables: str) -> None:
+    """Runs a file of tests beside this folder in a process with these variables; all must pass."""
+    tests = Path(__file__).resolve().parents[1] / name
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(tests)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout.splitlines()[-1], done.stdout
