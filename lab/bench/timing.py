@@ -58,9 +58,10 @@ def run_steps(
 ) -> Timed:
     """Run `count` steps, each from an idle device to an idle device, `after_each` between them.
 
-    On a GPU the time is between events around the step, elsewhere of the wall clock. Losses are
-    read outside the timed part and kept as hexadecimal floats, so that equal means equal bits.
-    Python's garbage collector is off meanwhile.
+    On a GPU the time is between events around the step, elsewhere of the wall clock. It includes
+    reading the loss: updates that wait (`deferred_updates="lists"`) run no later than that. Losses
+    are kept as hexadecimal floats, so that equal means equal bits. Python's garbage collector is
+    off meanwhile.
     """
     timed = Timed()
     cuda = device.type == "cuda"
@@ -70,15 +71,15 @@ def run_steps(
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 torch.cuda.synchronize(device)
                 begin.record()
-                loss = step()
+                loss = step().item()
                 end.record()
                 torch.cuda.synchronize(device)
                 timed.ms.append(begin.elapsed_time(end))
             else:
                 start = time.perf_counter()
-                loss = step()
+                loss = step().item()
                 timed.ms.append((time.perf_counter() - start) * 1e3)
-            timed.losses.append(float(loss.item()).hex())
+            timed.losses.append(float(loss).hex())
             if after_each is not None:
                 after_each()
     return timed
