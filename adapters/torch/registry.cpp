@@ -215,7 +215,7 @@ Pilot::Options DeviceManager::pilot_options(const Options& settings, Bytes limit
           .min_block = settings.min_block,
           .limit = limit,
           .in_foreground = settings.plan_at_once,
-          .defer_updates = Deferred::is_by_plan(Deferred::mode_of(settings.deferred_updates)),
+          .may_wait = Deferred::put_off_by_plan(Deferred::mode_of(settings.deferred_updates)),
           .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
           .plan_cache = settings.plan_cache};
 }

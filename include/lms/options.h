@@ -48,10 +48,11 @@ struct Options {
   std::string slices = "auto";
   /// For tests, with `stress`: what can be computed again is dropped instead of evicted.
   bool drop = false;
-  /// Plans may have an optimizer's update of a weight run later than it is called: before anybody
-  /// looks at what it writes, or changes what it reads. "true", "false", or "auto", which is true
-  /// on GPUs: on the CPU, code that PyTorch does not see may read weights where they lie. "lists":
-  /// and large operators over lists that follow each other at once run weight by weight. For tests,
+  /// An optimizer's updates may run later than they are called: before anybody looks at what they
+  /// write, or changes what they read. Large operators over lists wait for those that follow them,
+  /// and run weight by weight; some that a plan chooses wait until the weight is used. "true",
+  /// "false", or "auto", which is true on GPUs: on the CPU, code that PyTorch does not see may read
+  /// weights where they lie. "chosen": no others than those that a plan chooses wait. For tests,
   /// without a plan: "updates" (all of them wait), "all" (every operator in place that can) and
   /// "random" (and some run at random).
   std::string deferred_updates = "auto";

@@ -113,14 +113,14 @@ def enable(
         plan_cache: folder in which plans are kept, so that the same training begins planned when it
             is started again. By default (``"auto"``) ``lms/plans`` in the user's folder of caches;
             ``"off"``: they are forgotten.
-        deferred_updates: plans may have an optimizer's update of a weight run later than it is
-            called: before anybody looks at what it writes, or changes what it reads. Results are
-            the same. By default (``"auto"``) on GPUs: on the CPU, code that PyTorch does not see
-            may read weights where they lie. ``"lists"``: beside that, large operators over lists
-            that follow each other at once, as in optimizers with ``foreach``, PyTorch's default,
-            run weight by weight, and go once through weights and state (not yet by default).
-            ``"updates"``, ``"all"`` and ``"random"`` are for tests: without a plan, all that can
-            wait does.
+        deferred_updates: an optimizer's updates may run later than they are called: before anybody
+            looks at what they write, or changes what they read. Large operators over lists wait
+            for those that follow them, and run weight by weight, so that an optimizer goes once
+            through weights and state; some that a plan chooses wait until the next forward pass
+            uses the weight. Results are the same. By default (``"auto"``) on GPUs: on the CPU, code
+            that PyTorch does not see may read weights where they lie. ``"chosen"``: no others than
+            those that a plan chooses wait. ``"updates"``, ``"all"`` and ``"random"`` are for tests:
+            without a plan, all that can wait does.
         other_algorithms: where the algorithm that cuDNN chooses for a convolution needs more memory
             than the limit has for anything, let the next one that PyTorch knows take its place, as
             in PyTorch without LMS. Results then have other bits than on a larger device. By default

@@ -183,7 +183,7 @@ def _help(now: Situation) -> Iterator[str]:
                 f"{format_bytes(learnt.largest_list)} at once."
             )
         several = learnt.foreach > 1.5 * learnt.foreach_once
-        if several and learnt.foreach_once > stats["limit"] / 4:
+        if several and not stats["deferred.in_lists"] and learnt.foreach_once > stats["limit"] / 4:
             yield (
                 "fused=True, an option of the optimizer: as it is, its operators (_foreach_...) go "
                 f"{learnt.foreach / learnt.foreach_once:.1f} times through "

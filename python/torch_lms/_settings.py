@@ -323,7 +323,7 @@ def _recompute(value: Any, earlier: Mapping[str, Any]) -> bool:
     return earlier["device"] != "cpu" if value == "auto" else parse_flag(value)
 
 
-_DEFERRED = ("auto", "lists", "updates", "all", "random")
+_DEFERRED = ("auto", "chosen", "updates", "all", "random")
 
 
 def parse_deferred(value: Any) -> str:
@@ -393,10 +393,10 @@ TABLE: tuple[Setting, ...] = (
             "planned when it is started again; off: they are forgotten"),
     Setting("deferred_updates", "LMS_DEFERRED_UPDATES", "auto", lambda v, _: parse_deferred(v),
             "auto: on GPUs",
-            "plans may have an optimizer's update of a weight run later than it is called, before "
-            "anybody looks at what it writes or changes what it reads; lists: and large operators "
-            "over lists that follow each other at once, as in optimizers with foreach, run weight "
-            "by weight (not yet by default); for tests: updates (all of "
+            "an optimizer's updates may run later than they are called, before anybody looks at "
+            "what they write or changes what they read: large operators over lists wait for those "
+            "that follow, and run weight by weight; some that a plan chooses wait until the weight "
+            "is used; chosen: these alone; for tests: updates (all of "
             "them wait), all (every operator in place that can), random (and some run at random)"),
     Setting("other_algorithms", "LMS_OTHER_ALGORITHMS", False, lambda v, _: parse_flag(v),
             "off",

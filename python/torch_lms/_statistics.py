@@ -66,7 +66,7 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("deferred.waited_us", "from call to run, added up over those that have run",
               "us"),
     Statistic("deferred.in_lists", "positions of operators over lists that waited for the "
-              "operators that follow (deferred_updates=\"lists\")"),
+              "operators that follow (deferred_updates)"),
     Statistic("slices.operators", "operators run in slices, as they did not fit as a whole",
               title="operators in slices"),
     Statistic("slices.bytes", "that came and went for these", "bytes",

@@ -93,9 +93,8 @@ const std::vector<OptionKey>& option_keys() {
       text("slices", &Options::slices,
            "operators that do not fit run in parts: auto, off; for tests: always"),
       flag("drop", &Options::drop, "for tests, with stress: drop what can be computed again"),
-      text(
-          "deferred_updates", &Options::deferred_updates,
-          "plans may have updates of weights wait until they are wanted: auto, true, false, lists"),
+      text("deferred_updates", &Options::deferred_updates,
+           "updates of weights may wait until they are wanted: auto, true, false, chosen"),
       flag("other_algorithms", &Options::other_algorithms,
            "convolutions whose first algorithm never fits may take another, with other bits"),
   };

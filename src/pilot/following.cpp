@@ -132,6 +132,7 @@ void Pilot::collect_strays(std::vector<Order>& orders) {
   misplaced_ = misplaced;
   // What does not help at once is not tried in every step.
   settle_after_ = std::min(2 * followed_ + 1, followed_ + kMostPatience);
+  if (!new_plan) see_to_the_way();
   const auto& turns = script_->placement.taking_turns;
   std::vector<Order> returning;
   for (const auto& [id, address] : script_->placement.at_start) {
@@ -143,6 +144,17 @@ void Pilot::collect_strays(std::vector<Order>& orders) {
     returning.push_back({Task::kFetch, known->second, who.uid});
   }
   orders.insert(orders.end(), returning.begin(), returning.end());
+}
+
+/// Something has not got its place.
+void Pilot::see_to_the_way() {
+  if (!script_->addresses || script_->hopeless || stats_.steps < clear_from_) return;
+  if (!device_.obstructed(script_->placement.bytes)) return;
+  // Whoever takes something anew in each step is not run after.
+  clear_from_ = stats_.steps + clear_patience_;
+  clear_patience_ *= 2;
+  way_due_ = true;
+  script_->refined = script_->measured = false;  // planned again, in what is left of the room
 }
 
 void Pilot::carry_out(const std::vector<Order>& orders, HostTimes* host) {

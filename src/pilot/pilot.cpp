@@ -56,6 +56,8 @@ void Pilot::start(const Options& options) {
   difference_.clear();
   complained_ = false;
   stats_ = {};
+  clear_from_ = 0;
+  clear_patience_ = kClearPatience;
   said_ = 0;
   below_ = TierBelow::kRoomy;
   device_.defer_updates({});
@@ -125,6 +127,7 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
   bool timed = false;
   Recording recording = Recording::kNo;
   bool ghosts_due = false;
+  bool way_due = false;
   bool foresees = false;
   bool look = false;
   bool follows = false;
@@ -169,9 +172,11 @@ Pilot::Recording Pilot::begin_operator(OperatorKey key, std::string_view name, b
     end_due_ = false;
     timed = timing_;
     ghosts_due = std::exchange(ghosts_due_, false);
+    way_due = std::exchange(way_due_, false);
   }
   if (ghosts_due) device_.drop_ghosts();
   const auto begun = timed ? HostClock::Clock::now() : HostClock::Clock::time_point{};
+  if (way_due) device_.clear_way();
   HostTimes host;
   if (!orders.empty()) carry_out(orders, timed ? &host : nullptr);
   if (foresees || look) look_ahead(look, foresees, wanted);
@@ -387,8 +392,10 @@ std::shared_ptr<const Pilot::Measured> Pilot::measured() {
 }
 
 void Pilot::wait_for_plan() {
+  const auto begun = HostClock::Clock::now();
   Lock lock(mutex_);
   planned_->wait(lock, [this] { return idle(job_); });
+  host_.exclude(HostClock::since(begun));  // if a step is being timed: no operator's work
 }
 
 }  // namespace lms

@@ -18,6 +18,7 @@
 #include "pilot/plan_cache.h"
 #include "pilot/script.h"
 #include "plan/timing/measured.h"
+#include "plan/updates.h"
 #include "steps/occurrences.h"
 
 namespace lms {
@@ -61,6 +62,13 @@ class PilotDevice {
   virtual Room room() = 0;
   /// What of the room of an earlier plan a better one of the same step may count on.
   virtual Bytes still_room(Bytes room) { return room; }
+  /// There are no longer `bytes` for a plan, or something that cannot move lies among them: memory
+  /// that was taken under the plan, and that no block is (a library's workspace). Called with the
+  /// pilot's lock held.
+  [[nodiscard]] virtual bool obstructed(Bytes /*bytes*/) { return false; }
+  /// All that can leave does, and plans' addresses begin anew where nothing lies. Called before a
+  /// step's first operator, without locks.
+  virtual void clear_way() {}
   /// How many allocations and arrivals have not got the address that the plan wanted for them.
   [[nodiscard]] virtual std::int64_t misplaced() const { return 0; }
   /// False if a block on the device lies elsewhere than Pilot::home_of() wants it. Called with the
@@ -132,7 +140,7 @@ class Pilot {
     Bytes min_block = 0;         ///< smaller ones nobody tells of
     Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
     bool in_foreground = false;  ///< plan while the step waits (tests)
-    bool defer_updates = false;  ///< the device can
+    MayWait may_wait = nullptr;  ///< what the device can put off; null: nothing
     /// A step may leave its plan and come back.
     DetourGate::Rule detours = DetourGate::Rule::kWhenNeeded;
     SearchOptions search;
@@ -287,6 +295,7 @@ class Pilot {
   using Lock = std::unique_lock<std::mutex>;
   /// More words about the same thing would only annoy.
   static constexpr int kMostLines = 3;
+  static constexpr std::int64_t kClearPatience = 8;  ///< planned steps, and then twice as many
   /// Blocks of less than so many of the smallest: see Script::marginal.
   static constexpr Bytes kMarginal = 8;
   /// Loops of more shapes than this stay reactive in those that came last.
@@ -304,6 +313,7 @@ class Pilot {
   void collect_left_out(std::vector<Order>& orders);
   void collect_moves(std::vector<Order>& orders);
   void collect_strays(std::vector<Order>& orders);
+  void see_to_the_way();
   /// `host`: what it takes is added there, if it is to be known.
   void carry_out(const std::vector<Order>& orders, HostTimes* host);
   void carry_out(EngineLock& lock, const Order& order);
@@ -410,11 +420,14 @@ class Pilot {
   bool shown_ = false;   ///< the device has been told that a step runs under a plan
   int followed_ = 0;     ///< steps in a row under the plan of script_
   HostClock::Clock::time_point step_begun_;
-  double least_step_ms_ = 0;    ///< of these, of those that were not timed; 0: of none
-  std::int64_t misplaced_ = 0;  ///< what the device has said of them, when strays were last due
-  int settle_after_ = 0;        ///< steps for which strays are left alone
-  bool end_due_ = false;        ///< the step has ended; the plan's last directives are still to do
-  std::shared_ptr<Job> due_;    ///< to be launched: a step has ended on a detour
+  double least_step_ms_ = 0;     ///< of these, of those that were not timed; 0: of none
+  std::int64_t misplaced_ = 0;   ///< what the device has said of them, when strays were last due
+  int settle_after_ = 0;         ///< steps for which strays are left alone
+  bool way_due_ = false;         ///< the device is to clear the way for the plan
+  std::int64_t clear_from_ = 0;  ///< the planned step from which on it may be asked to again
+  std::int64_t clear_patience_ = kClearPatience;
+  bool end_due_ = false;      ///< the step has ended; the plan's last directives are still to do
+  std::shared_ptr<Job> due_;  ///< to be launched: a step has ended on a detour
   DetourGate detours_;
   std::optional<Detour> detour_;              ///< while learning: walk_ may go on
   std::optional<std::size_t> left_out_from_;  ///< operators of the script whose orders are due

@@ -177,20 +177,13 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
   script.finish();
   // Not before some steps in a row have followed a plan: where few are alike, another order may
   // never be learnt.
-  if (options.defer_updates && script.refined) choose_deferred_of(script, options);
+  if (options.may_wait && script.refined) choose_deferred_of(script, options);
 }
 
 void Pilot::choose_deferred_of(Script& script, const Options& options) {
-  const Trace& trace = script.shape.trace;
-  for (const WeightUpdate& update :
-       choose_deferred(trace, script.budget, script.link, options.search)) {
-    const auto& written = trace.operators[update.op].writes;
-    for (const TraceBlockId id : update.blocks) {
-      const bool stays = !trace.blocks[id].born_in_step;
-      if (stays && std::ranges::find(written, id) != written.end()) {
-        script.deferred.push_back(script.shape.uids[id]);
-      }
-    }
+  for (const WeightUpdate& update : choose_deferred(script.shape.trace, options.may_wait,
+                                                    script.budget, script.link, options.search)) {
+    for (const TraceBlockId id : update.written) script.deferred.push_back(script.shape.uids[id]);
   }
 }
 
@@ -217,13 +210,15 @@ bool Pilot::search_plan_of(Script& script, const Options& options) {
   }
   Plan before;
   double before_ms = 0;
-  if (script.planned) {
+  // There may be less room than there was.
+  const bool fits = script.planned && (!script.addresses || script.placement.bytes <= script.room);
+  if (fits) {
     before = script.plan;
     if (search.recompute) search.start = &before;
     before_ms = time_plan(trace, before, script.link).step_ms;
   }
   const auto worth = [&](const PlannedStep& made) {
-    return !script.planned || made.predicted.step_ms < kMuchFaster * before_ms;
+    return !fits || made.predicted.step_ms < kMuchFaster * before_ms;
   };
   if (script.addresses) {
     PlacedPlan made =
@@ -266,8 +261,8 @@ void Pilot::take_over() {
   const auto found = std::ranges::find(scripts_, original);
   if (found == scripts_.end()) return;
   *found = made;
-  if (!made->deferred.empty() && options_.defer_updates) {
-    options_.defer_updates = false;  // once: what waits already is no update at its call any more
+  if (!made->deferred.empty() && options_.may_wait) {
+    options_.may_wait = nullptr;  // once: what waits already is no update at its call any more
     device_.defer_updates(made->deferred);
     // It is another step from now on, in all its sizes: to come back to one of these after each
     // update that has waited would be to go without a plan for what was chosen.

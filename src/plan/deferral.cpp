@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -17,104 +15,27 @@ using Ids = std::vector<TraceBlockId>;
 
 bool contains(const Ids& ids, TraceBlockId id) { return std::ranges::find(ids, id) != ids.end(); }
 
-bool is_update(const TraceOperator& op) { return op.name.find("_fused_") != std::string::npos; }
-
-/// What is at each position of the operator's lists: those of weights, of gradients, and of state,
-/// one after the other. Nothing if they are not those of an optimizer.
-std::vector<Ids> positions_of(const TraceOperator& op, const Trace& trace) {
-  const auto born = [&](TraceBlockId id) { return trace.blocks[id].born_in_step; };
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(op.reads, born));
-  if (count == 0 || op.reads.size() % count != 0 || op.reads.size() < 2 * count) return {};
-  std::vector<Ids> positions(count);
-  for (std::size_t i = 0; i < op.reads.size(); ++i) {
-    if (born(op.reads[i]) != (i / count == 1)) return {};
-    positions[i % count].push_back(op.reads[i]);
-  }
-  return positions;
-}
-
-class UpdateFinder {
- public:
-  explicit UpdateFinder(const Trace& trace)
-      : trace_(trace), carried_(trace.blocks.size(), kNoBlock) {
-    for (std::size_t id = 0; id < trace.blocks.size(); ++id) {
-      const std::int64_t from = trace.blocks[id].carried_from;
-      if (from != kNoBlock)
-        carried_[static_cast<std::size_t>(from)] = static_cast<std::int64_t>(id);
-    }
-  }
-
-  std::vector<WeightUpdate> run() {
-    std::vector<WeightUpdate> updates;
-    for (std::size_t at = 0; at < trace_.operators.size(); ++at) {
-      const TraceOperator& op = trace_.operators[at];
-      if (!is_update(op)) continue;
-      double bytes = 0;
-      for (const TraceBlockId id : op.reads) bytes += static_cast<double>(trace_.blocks[id].bytes);
-      for (const Ids& blocks : positions_of(op, trace_)) {
-        WeightUpdate update{.op = at, .blocks = blocks};
-        for (const TraceBlockId id : blocks) update.bytes += trace_.blocks[id].bytes;
-        update.ms = op.ms * static_cast<double>(update.bytes) / bytes;
-        const auto wanted = wanted_by(update);
-        if (!wanted || !movable(blocks)) continue;
-        update.wanted_by = *wanted;
-        updates.push_back(std::move(update));
-      }
-    }
-    return updates;
-  }
-
- private:
-  [[nodiscard]] bool movable(const Ids& blocks) const {
-    return std::ranges::all_of(blocks, [&](TraceBlockId id) { return trace_.blocks[id].movable; });
-  }
-
-  /// Nothing if no other operator uses these blocks.
-  [[nodiscard]] std::optional<std::size_t> wanted_by(const WeightUpdate& update) const {
-    for (std::size_t i = update.op + 1; i < trace_.operators.size(); ++i) {
-      if (uses(trace_.operators[i], update.blocks)) return i;
-    }
-    // In the next step the gradient has another name.
-    Ids next;
-    for (const TraceBlockId id : update.blocks) {
-      if (!trace_.blocks[id].born_in_step) {
-        next.push_back(id);
-      } else if (carried_[id] != kNoBlock) {
-        next.push_back(static_cast<TraceBlockId>(carried_[id]));
-      }
-    }
-    for (std::size_t i = 0; i < update.op; ++i) {
-      if (uses(trace_.operators[i], next)) return i;
-    }
-    return std::nullopt;
-  }
-
-  static bool uses(const TraceOperator& op, const Ids& blocks) {
-    return std::ranges::any_of(
-        blocks, [&](TraceBlockId id) { return contains(op.reads, id) || contains(op.writes, id); });
-  }
-
-  const Trace& trace_;
-  std::vector<std::int64_t> carried_;
-};
-
 class Rewriter {
  public:
-  explicit Rewriter(const Trace& trace) : trace_(trace), before_(trace.operators.size()) {}
+  explicit Rewriter(const Trace& trace)
+      : trace_(trace), before_(trace.operators.size()), gone_(trace.blocks.size(), false) {}
 
   Trace run(const std::vector<WeightUpdate>& waiting) {
     for (const WeightUpdate& update : waiting) put_off(update);
     Trace result = {.blocks = trace_.blocks, .operators = {}};
     for (std::size_t i = 0; i < trace_.operators.size(); ++i) {
       result.operators.insert(result.operators.end(), before_[i].begin(), before_[i].end());
-      if (!trace_.operators[i].reads.empty() || !emptied_.contains(i)) {
-        result.operators.push_back(trace_.operators[i]);
-      } else if (!result.operators.empty()) {
+      const TraceOperator& op = trace_.operators[i];
+      if (!emptied_.contains(i) || !op.reads.empty() || !op.allocs.empty()) {
+        result.operators.push_back(op);
+      } else if (result.operators.empty()) {
+        if (!op.frees.empty()) result.operators.push_back(op);
+      } else {
         auto& frees = result.operators.back().frees;
-        frees.insert(frees.end(), trace_.operators[i].frees.begin(),
-                     trace_.operators[i].frees.end());
+        frees.insert(frees.end(), op.frees.begin(), op.frees.end());
       }
     }
+    forget_gone(result);
     const auto notes = result.validate();
     if (!notes.empty()) throw Error("with updates deferred the step is impossible: " + notes[0]);
     return result;
@@ -122,24 +43,64 @@ class Rewriter {
 
  private:
   void put_off(const WeightUpdate& update) {
-    const bool in_next_step = update.wanted_by < update.op;
-    TraceOperator& op = trace_.operators[update.op];
-    TraceOperator part = {.name = op.name, .workspace = op.workspace};
-    part.ms = update.ms;
-    for (const TraceBlockId id : update.blocks) {
-      TraceBlockId now = id;
-      if (trace_.blocks[id].born_in_step) {
-        if (in_next_step) now = carry_over(id);
-        if (in_next_step || lets_go(id, update.op, update.wanted_by)) part.frees.push_back(now);
+    const bool in_next_step = update.wanted_by <= update.gradient_born;
+    const std::size_t first = update.parts.front().op;
+    TraceBlockId gradient = update.gradient;
+    bool dies = true;
+    if (in_next_step) {
+      const auto next =
+          std::ranges::find(trace_.blocks, update.gradient, &TraceBlock::carried_from);
+      if (next == trace_.blocks.end()) {
+        gradient = carry_over(update.gradient);
+      } else {
+        gradient = static_cast<TraceBlockId>(next - trace_.blocks.begin());
+        dies = lets_go(gradient, 0, update.wanted_by);
       }
-      part.reads.push_back(now);
-      if (contains(op.writes, id)) part.writes.push_back(now);
-      std::erase(op.reads, id);
-      std::erase(op.writes, id);
+    } else {
+      dies = lets_go(gradient, first, update.wanted_by);
     }
-    op.ms = std::max(0.0, op.ms - update.ms);
-    emptied_.insert(update.op);
-    before_[update.wanted_by].push_back(std::move(part));
+    const auto now = [&](TraceBlockId id) {
+      const std::int64_t from = trace_.blocks[id].carried_from;
+      const auto name = from == kNoBlock ? id : static_cast<TraceBlockId>(from);
+      return name == update.gradient ? gradient : name;
+    };
+    std::vector<TraceOperator> pieces;
+    Ids made;
+    for (const UpdatePart& part : update.parts) {
+      TraceOperator& op = trace_.operators[part.op];
+      TraceOperator piece = {.name = op.name, .workspace = op.workspace};
+      piece.ms = part.ms;
+      for (const TraceBlockId id : part.reads) {
+        piece.reads.push_back(now(id));
+        std::erase(op.reads, id);
+      }
+      for (const TraceBlockId id : part.writes) {
+        piece.writes.push_back(now(id));
+        std::erase(op.writes, id);
+      }
+      for (const TraceBlockId id : part.makes) {
+        piece.allocs.push_back(id);
+        made.push_back(id);
+        std::erase(op.allocs, id);
+      }
+      op.ms = std::max(0.0, op.ms - part.ms);
+      emptied_.insert(part.op);
+      pieces.push_back(std::move(piece));
+    }
+    for (const TraceBlockId id : made) {
+      lets_go_of_made(id);
+      last_user(pieces, id).frees.push_back(id);
+    }
+    if (dies) last_user(pieces, gradient).frees.push_back(gradient);
+    auto& before = before_[update.wanted_by];
+    before.insert(before.end(), pieces.begin(), pieces.end());
+  }
+
+  static TraceOperator& last_user(std::vector<TraceOperator>& pieces, TraceBlockId id) {
+    const auto last = std::find_if(pieces.rbegin(), pieces.rend(), [&](const TraceOperator& piece) {
+      return contains(piece.reads, id) || contains(piece.allocs, id);
+    });
+    return *last;
   }
 
   /// True if the block dies in [begin, end); it does not any more.
@@ -151,29 +112,54 @@ class Rewriter {
     return found;
   }
 
+  /// Of what an update makes: it lives within the update.
+  void lets_go_of_made(TraceBlockId id) {
+    const std::size_t all = trace_.operators.size();
+    (void)lets_go(id, 0, all);
+    for (TraceBlockId later = 0; later < trace_.blocks.size(); ++later) {
+      if (trace_.blocks[later].carried_from != id) continue;
+      (void)lets_go(later, 0, all);
+      gone_[later] = true;
+    }
+  }
+
   /// A gradient lives on into the next step. Returns what it is called there.
   TraceBlockId carry_over(TraceBlockId gradient) {
-    const std::size_t all = trace_.operators.size();
-    (void)lets_go(gradient, 0, all);
-    for (TraceBlockId id = 0; id < trace_.blocks.size(); ++id) {
-      if (trace_.blocks[id].carried_from != gradient) continue;
-      (void)lets_go(id, 0, all);
-      return id;
-    }
+    (void)lets_go(gradient, 0, trace_.operators.size());
     trace_.blocks.push_back({.bytes = trace_.blocks[gradient].bytes, .carried_from = gradient});
+    gone_.push_back(false);
     return static_cast<TraceBlockId>(trace_.blocks.size() - 1);
+  }
+
+  /// Blocks that no operator knows any more.
+  void forget_gone(Trace& trace) const {
+    if (std::ranges::find(gone_, true) == gone_.end()) return;
+    Ids names(gone_.size());
+    std::vector<TraceBlock> left;
+    for (std::size_t id = 0; id < gone_.size(); ++id) {
+      names[id] = static_cast<TraceBlockId>(left.size());
+      if (!gone_[id]) left.push_back(trace.blocks[id]);
+    }
+    for (TraceBlock& block : left) {
+      if (block.carried_from == kNoBlock) continue;
+      block.carried_from = names[static_cast<std::size_t>(block.carried_from)];
+    }
+    trace.blocks = std::move(left);
+    for (TraceOperator& op : trace.operators) {
+      for (Ids* const ids :
+           {&op.reads, &op.writes, &op.spared, &op.allocs, &op.frees, &op.replay_reads}) {
+        for (TraceBlockId& id : *ids) id = names[id];
+      }
+    }
   }
 
   Trace trace_;
   std::vector<std::vector<TraceOperator>> before_;  ///< each operator: what has waited for it
   std::set<std::size_t> emptied_;
+  std::vector<bool> gone_;
 };
 
 }  // namespace
-
-std::vector<WeightUpdate> deferrable_updates(const Trace& trace) {
-  return UpdateFinder(trace).run();
-}
 
 Trace with_updates_deferred(const Trace& trace, const std::vector<WeightUpdate>& waiting) {
   return Rewriter(trace).run(waiting);
@@ -184,7 +170,7 @@ std::vector<WeightUpdate> latest_wanted(std::vector<WeightUpdate> updates, std::
   double all = 0;
   for (const WeightUpdate& update : updates) all += static_cast<double>(update.bytes);
   const auto wait = [&](const WeightUpdate& update) {
-    return (update.wanted_by + operators - update.op) % operators;
+    return (update.wanted_by + operators - update.op()) % operators;
   };
   std::ranges::stable_sort(updates, std::ranges::greater(), wait);
   double bytes = 0;
@@ -198,13 +184,13 @@ std::vector<WeightUpdate> latest_wanted(std::vector<WeightUpdate> updates, std::
   return updates;
 }
 
-std::vector<WeightUpdate> choose_deferred(const Trace& trace, Bytes budget, const LinkModel& link,
-                                          const SearchOptions& options) {
-  // Where the bound on a language model's step is least: more would keep too many gradients.
-  constexpr std::array kShares = {0.08, 0.15, 0.22, 0.3, 0.4};
+std::vector<WeightUpdate> choose_deferred(const Trace& trace, MayWait may_wait, Bytes budget,
+                                          const LinkModel& link, const SearchOptions& options) {
+  // Gains are flat around the best share, and each trial takes time from the others.
+  constexpr std::array kShares = {0.2, 0.4, 0.6, 0.8};
   // Another order takes the step's learning anew, and predictions are not exact.
   constexpr double kWorthIt = 0.97;
-  const auto updates = deferrable_updates(trace);
+  const auto updates = deferrable_updates(trace, may_wait);
   if (updates.empty()) return {};
   SearchOptions search = options;
   search.seconds = options.seconds / (1 + kShares.size());
@@ -220,7 +206,7 @@ std::vector<WeightUpdate> choose_deferred(const Trace& trace, Bytes budget, cons
     double ms = 0;
     try {
       ms = step_ms(with_updates_deferred(trace, waiting));
-    } catch (const OutOfMemory&) {
+    } catch (const Error&) {
       break;  // so many gradients do not fit
     }
     if (ms >= least) continue;

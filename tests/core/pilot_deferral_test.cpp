@@ -1,6 +1,7 @@
 // A plan has some updates wait until the next step: that is another step, in whatever sizes it
 // comes.
 
+#include <string_view>
 #include <utility>
 
 #include "core/pilot_loop.h"
@@ -17,7 +18,7 @@ class Training : public Loop {
     pilot.start({.min_block = 1,
                  .limit = limit,
                  .in_foreground = true,
-                 .defer_updates = true,
+                 .may_wait = [](std::string_view name) { return name == "aten::_fused_sgd_"; },
                  .detours = DetourGate::Rule::kOpen,
                  .search = {.rounds = 200}});
     pilot.wake();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -67,9 +68,17 @@ class PlainDevice final : public PilotDevice {
 
   Room room() override {
     if (!refuses.empty()) throw Error(refuses);
-    return {.arena = limit_, .addresses = addresses};
+    return {.arena = limit_, .page = page, .addresses = addresses};
   }
   [[nodiscard]] std::int64_t misplaced() const override { return misplacements; }
+  Bytes still_room(Bytes room) override { return std::min(room, limit_ - lost); }
+  [[nodiscard]] bool obstructed(Bytes bytes) override {
+    return squatter > 0 || limit_ - lost < bytes;
+  }
+  void clear_way() override {
+    ++cleared;
+    if (!returns) lost += std::exchange(squatter, 0);
+  }
   [[nodiscard]] bool at_home(const Block& block) override {
     ++asked;
     return strays.erase(block.uid) == 0;
@@ -90,7 +99,12 @@ class PlainDevice final : public PilotDevice {
   std::string refuses;
   bool beside = false;     ///< copies may be begun ahead without a plan
   bool addresses = false;  ///< plans say where everything lies
+  Bytes page = 0;          ///< in pieces of so many bytes
   std::int64_t misplacements = 0;
+  Bytes squatter = 0;    ///< what cannot move and is in the way
+  Bytes lost = 0;        ///< of the room
+  bool returns = false;  ///< the squatter is there again at once
+  int cleared = 0;
   std::set<BlockUid> strays;  ///< what lies elsewhere than planned, until it is asked for
   int asked = 0;
   int behind = -1;  ///< MeasuredOperator::behind

@@ -227,6 +227,47 @@ TEST(Pilot, WhatLiesElsewhereThanPlannedIsPutInItsPlaceBetweenSteps) {
   EXPECT_LE(settled, 6);
 }
 
+TEST(Pilot, PlansAgainAroundWhatCannotMove) {
+  Loop loop(kTight, 8);
+  loop.device.page = Loop::kBytes;  // placed in little time
+  loop.device.addresses = true;
+  while (loop.pilot.stats().refined == 0) loop.step(8);
+  for (int i = 0; i < 4; ++i) loop.step(8);
+  const auto before = loop.pilot.current();
+  ASSERT_EQ(loop.device.cleared, 0);
+  // It is in nobody's way so far.
+  loop.device.squatter = before->room - before->placement.bytes + 1;
+  for (int i = 0; i < 4; ++i) loop.step(8);
+  EXPECT_EQ(loop.device.cleared, 0);
+  ++loop.device.misplacements;
+  for (int i = 0; i < 20; ++i) loop.step(8);
+  EXPECT_EQ(loop.device.cleared, 1);
+  const auto after = loop.pilot.current();
+  EXPECT_LE(after->placement.bytes, before->room - loop.device.lost);
+  EXPECT_TRUE(after->refined);
+  // Nothing is in the way, and there is less room: the same.
+  loop.device.lost = before->room - after->placement.bytes + 1;
+  ++loop.device.misplacements;
+  for (int i = 0; i < 60; ++i) loop.step(8);
+  EXPECT_GE(loop.device.cleared, 2);
+  EXPECT_LE(loop.pilot.current()->placement.bytes, before->room - loop.device.lost);
+}
+
+TEST(Pilot, DoesNotRunAfterWhatIsInTheWayAgainAndAgain) {
+  Loop loop(kTight, 8);
+  loop.device.page = Loop::kBytes;  // placed in little time
+  loop.device.addresses = true;
+  while (loop.pilot.stats().refined == 0) loop.step(8);
+  loop.device.squatter = 1;
+  loop.device.returns = true;
+  for (int i = 0; i < 200; ++i) {
+    ++loop.device.misplacements;
+    loop.step(8);
+  }
+  EXPECT_GE(loop.device.cleared, 2);
+  EXPECT_LE(loop.device.cleared, 6);
+}
+
 Bytes bytes_copied(const Trace& trace, const MeasuredTimeline& timeline, bool out) {
   Bytes bytes = 0;
   for (const CopyTiming& copy : timeline.copies) {

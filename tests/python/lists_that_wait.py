@@ -57,7 +57,7 @@ def _managed(part: float = 0.5, **settings: Any) -> Any:
     return harness.managed(
         DEVICE,
         limit=_limit(part),
-        **{"plan": False, "plan_cache": "off", "deferred_updates": "lists"} | settings,
+        **{"plan": False, "plan_cache": "off", "deferred_updates": "true"} | settings,
     )
 
 
@@ -187,10 +187,63 @@ def test_two_threads() -> None:
 def test_less_moves() -> None:
     """AdamW goes once through weights and state, not several times."""
     moved = {}
-    for way in ("true", "lists"):
+    for way in ("chosen", "true"):
         stats = _same(lambda: _train(OPTIMIZERS["adamw"], 8), part=0.3, deferred_updates=way)
         moved[way] = stats["bytes_in"]
-    assert moved["lists"] < 0.9 * moved["true"], moved
+    assert moved["true"] < 0.9 * moved["chosen"], moved
+
+
+def test_a_plan_chooses() -> None:
+    """Of a chain of operators over lists a plan chooses weights, whose parts wait for their use.
+
+    By what this machine takes for copies and computation: a busy one is asked again.
+    """
+    layer, limit, batch = (2048, "576MiB", 8192) if DEVICE == "cuda" else (512, "36MiB", 1536)
+
+    def run() -> Any:
+        seed()
+        model = torch.nn.Sequential(*[torch.nn.Linear(layer, layer) for _ in range(12)]).to(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        x = torch.randn(batch, layer, device=DEVICE)
+        for _ in range(24):
+            optimizer.zero_grad()
+            (model(x) - x).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+            optimizer.step()
+        return dict(model.state_dict())
+
+    expected = bits_of(run())
+    for _ in range(6):
+        with harness.managed(DEVICE, limit=limit, plan="now", plan_cache="off",
+                             min_block="64KiB", deferred_updates=True):  # fmt: skip
+            before = torch_lms.memory_stats(DEVICE)["deferred.parts"]
+            found = bits_of(run())
+            stats = torch_lms.memory_stats(DEVICE)
+        assert not differences(expected, found)
+        if stats["deferred.parts"] > before:
+            break
+    assert stats["deferred.parts"] > before, "no plan has had an update wait"
+    assert stats["plan.planned"] >= 2, "the step with the updates where they are wanted"
+    assert stats["deferred.in_lists"] > 0
+
+
+def test_reading_a_number_runs_nothing() -> None:
+    """A loss is read between step() and zero_grad(): gradients go while updates are done."""
+
+    def blocks() -> int:
+        return torch_lms.memory_stats(DEVICE)["blocks.current"]
+
+    with _managed(0.6):
+        a, b = _lists()
+        loss = torch.ones(1, device=DEVICE)
+        with torch.no_grad():
+            torch._foreach_add_(a, b)
+        assert loss.item() == 1
+        before = blocks()
+        del b
+        assert blocks() == before, "they wait, and hold the gradients"
+        a[0].sum()
+        assert blocks() <= before - LAYERS
 
 
 def test_between_steps() -> None:
@@ -325,7 +378,7 @@ CHAINS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("deferred", ["lists", "all", "random"])
+@pytest.mark.parametrize("deferred", ["true", "all", "random"])
 def test_chains(chain: str, deferred: str) -> None:
     for stress in (False, True):
         stats = _same(CHAINS[chain], part=0.6, stress=stress, deferred_updates=deferred)
@@ -353,13 +406,14 @@ def test_within_autograd() -> None:
         assert not differences(expected, bits_of(run(none_waited)))
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="PyTorch's allocator has more than these lists take")
 def test_no_room_loses_nothing() -> None:
     """What found no room waits on, and runs where there is some."""
     expected = bits_of(CHAINS["of what is made"]())
-    whole = {"plan": False, "deferred_updates": "lists", "slices": "off", "min_block": "4KiB"}
+    whole = {"plan": False, "deferred_updates": "true", "slices": "off", "min_block": "4KiB"}
     with harness.managed(DEVICE, limit=_limit(0.6), **whole):
         a, b = _lists()
-        small = torch.ones(3)
+        little = torch.ones(1100, device=DEVICE)
         with torch.no_grad():
             for tensor in a + b:
                 tensor.add_(0)
@@ -367,7 +421,7 @@ def test_no_room_loses_nothing() -> None:
             torch._foreach_mul_(made, 3.0)
             torch._foreach_addcdiv_(b, a, made, value=-0.5)
             torch_lms.enable(device=DEVICE, limit=_tiny(), **whole)
-            assert small.sum().item() == 3, "whose operator wants nothing that waits"
+            assert little.sum().item() == 1100, "whose operator wants nothing that waits"
             for _ in range(2):
                 with pytest.raises(torch.OutOfMemoryError):
                     b[0].sum()
@@ -376,8 +430,7 @@ def test_no_room_loses_nothing() -> None:
 
 
 def _tiny() -> int:
-    held = harness.held(DEVICE) if DEVICE == "cuda" else 0
-    return held + WEIGHT * 3 // 2
+    return WEIGHT * 3 // 2
 
 
 def test_disable_ends_it() -> None:

@@ -104,6 +104,7 @@ def test_an_optimizer_that_goes_through_all_several_times() -> None:
     for quick in (replace(step, foreach=8 * GIB), replace(step, foreach_once=2 * GIB)):
         assert "fused=True" not in explain(situation(quick, **slow))
     assert "fused=True" not in explain(situation(step, **PLANNED, plan__predicted_us=210_000))
+    assert "fused=True" not in explain(situation(step, **slow, deferred__in_lists=80)), "once"
 
 
 def test_a_step_that_cannot_be_planned() -> None:

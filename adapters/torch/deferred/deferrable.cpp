@@ -79,10 +79,10 @@ bool is_number(const at::Tensor& tensor, const DeviceManager& manager) {
 /// The arguments of one call, by what they are to a part.
 class Caller {
  public:
-  Caller(DeviceManager& manager, const std::unordered_set<BlockUid>* only, const OpInfo& info,
+  Caller(DeviceManager& manager, const WhoWaits& who, const OpInfo& info,
          const c10::OperatorHandle& op, const c10::Stack& stack)
       : manager_(manager),
-        only_(only),
+        who_(who),
         info_(info),
         makes_(info.deferral == Deferral::kMakes),
         arguments_(stack.end() - info.argument_count, stack.end()),
@@ -124,7 +124,8 @@ class Caller {
         return false;
       }
       if (!one.writes) continue;
-      writes = writes || only_ == nullptr || is_chosen(lock, *storage_of(one.tensor));
+      writes = writes || who_.chosen == nullptr || who_.others_too ||
+               is_chosen(lock, *storage_of(one.tensor));
       for (const Operand& other : operands) {
         if (&one != &other && storage_of(one.tensor) == storage_of(other.tensor)) return false;
       }
@@ -133,6 +134,14 @@ class Caller {
       if (is_storage_of_number(*storage_of(one.tensor), position)) return false;
     }
     return writes;
+  }
+
+  /// Whether this part is one of those that have been chosen. Under the engine's lock.
+  bool is_chosen_at(EngineLock& lock, std::size_t position) const {
+    if (who_.chosen == nullptr || who_.chosen->empty()) return false;
+    return std::ranges::any_of(operands_at(position), [&](const Operand& one) {
+      return one.writes && is_chosen(lock, *storage_of(one.tensor));
+    });
   }
 
   /// What is small, as it is now; nothing of it is looked at later.
@@ -329,7 +338,8 @@ class Caller {
 
   bool is_chosen(EngineLock& lock, c10::StorageImpl& storage) const {
     const Block* const block = manager_.find(lock, storage);
-    return block != nullptr && only_->contains(block->uid);  // none: nothing has been made yet
+    return block != nullptr &&
+           who_.chosen->contains(block->uid);  // none: nothing has been made yet
   }
 
   bool is_managed(EngineLock& lock, const at::Tensor& tensor) const {
@@ -339,7 +349,7 @@ class Caller {
   }
 
   DeviceManager& manager_;
-  const std::unordered_set<BlockUid>* const only_;
+  const WhoWaits who_;
   const OpInfo& info_;
   const bool makes_;
   c10::Stack arguments_;
@@ -354,20 +364,22 @@ class Caller {
 
 }  // namespace
 
-Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockUid>* only,
-                         const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                         const c10::Stack& stack) {
+Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpInfo& info,
+                         const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                         c10::DispatchKeySet keys, const c10::Stack& stack) {
   Deferrable result;
-  Caller call(manager, only, info, op, stack);
+  Caller call(manager, who, info, op, stack);
   if (!call.read()) return result;
   if (call.over_lists() == (info.deferral == Deferral::kElements)) return result;
   std::vector<std::size_t> waiting;
   std::vector<std::size_t> others;
+  std::vector<bool> chosen;
   {
     EngineLock lock = manager.engine().lock();
     for (std::size_t k = 0; k < std::max<std::size_t>(call.length(), 1); ++k) {
-      (call.may_wait(lock, k) ? waiting : others).push_back(k);
+      const bool waits = call.may_wait(lock, k);
+      (waits ? waiting : others).push_back(k);
+      if (waits) chosen.push_back(call.is_chosen_at(lock, k));
     }
   }
   if (waiting.empty()) return result;
@@ -380,8 +392,10 @@ Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockU
     const InParts in_parts;
     call.copy_numbers(waiting);
   }
-  for (const std::size_t position : waiting) {
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    const std::size_t position = waiting[i];
     auto part = call.part_at(position);
+    part->chosen = chosen[i];
     part->info = &info;
     part->kernel = &kernel;
     part->op = op;

@@ -31,9 +31,16 @@ struct Part {
   std::chrono::steady_clock::time_point called;
   std::uint64_t call = 0;  ///< which this is a part of; parts of one call are independent
   Bytes bytes = 0;         ///< of its tensors
+  bool chosen = false;     ///< it writes a block of WhoWaits::chosen
   /// The thread that called it, if it waits for that thread's next operators over lists alone.
   const ThreadState* brief_for = nullptr;
   bool runs = false;  ///< a thread is running it
+};
+
+/// Which parts are to wait, if they may.
+struct WhoWaits {
+  const std::unordered_set<BlockUid>* chosen = nullptr;  ///< those that write these; null: all
+  bool others_too = false;
 };
 
 /// What becomes of one call of an operator.
@@ -51,11 +58,9 @@ struct Deferrable {
 /// - all of its tensors are in managed blocks whose addresses nobody else has, or so small that
 ///   they are copied here (learning rates, step counts, scales);
 /// - its results are its arguments, or one new tensor like them.
-/// `only`: what else does not write any of these blocks may not; null: any may. Runs operators, to
-/// copy. The thread is in no operator.
-Deferrable what_may_wait(DeviceManager& manager, const std::unordered_set<BlockUid>* only,
-                         const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                         const c10::Stack& stack);
+/// Runs operators, to copy. The thread is in no operator.
+Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpInfo& info,
+                         const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                         c10::DispatchKeySet keys, const c10::Stack& stack);
 
 }  // namespace lms::torch

@@ -36,13 +36,24 @@ bool conflicts(bool writes, bool other_writes) { return writes || other_writes; 
 
 Deferred::Mode Deferred::mode_of(const std::string& setting) {
   if (setting == "false" || setting == "off") return Mode::kNone;
-  if (setting == "true" || setting == "on") return Mode::kChosen;
-  if (setting == "lists") return Mode::kLists;
+  if (setting == "true" || setting == "on") return Mode::kLists;
+  if (setting == "chosen") return Mode::kChosen;
   if (setting == "updates") return Mode::kUpdates;
   if (setting == "all") return Mode::kAll;
   if (setting == "random") return Mode::kRandom;
   throw BadSetting("deferred_updates: '" + setting +
-                   "' is not one of auto, true, false, lists, updates, all, random");
+                   "' is not one of auto, true, false, chosen, updates, all, random");
+}
+
+MayWait Deferred::put_off_by_plan(Mode mode) {
+  if (mode == Mode::kChosen) {
+    return [](std::string_view name) { return deferral_rule(name) == Deferral::kUpdates; };
+  }
+  if (mode != Mode::kLists) return nullptr;
+  return [](std::string_view name) {
+    const Deferral rule = deferral_rule(name);
+    return rule != Deferral::kNever && rule != Deferral::kElements;
+  };
 }
 
 void Deferred::choose(const std::vector<BlockUid>& written) {
@@ -68,10 +79,8 @@ bool Deferred::concerns(const OpInfo& info, c10::function_ref<bool()> split) con
   if (any_late_.load(std::memory_order_relaxed) && !manager_.records_here()) return true;
   const Mode mode = this->mode();
   if (!is_by_plan(mode)) return info.deferral != Deferral::kNever;
-  const bool over_lists = info.deferral == Deferral::kLists || info.deferral == Deferral::kMakes;
-  if (mode == Mode::kLists && over_lists) return split();
-  const bool updates = over_lists || info.deferral == Deferral::kUpdates;
-  return updates && any_chosen_.load(std::memory_order_relaxed);
+  if (info.deferral == Deferral::kNever || info.deferral == Deferral::kElements) return false;
+  return any_chosen_.load(std::memory_order_relaxed) || (mode == Mode::kLists && split());
 }
 
 bool concerns_deferred(const OpInfo& info, c10::function_ref<bool()> split) {
@@ -119,19 +128,23 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   const bool lists_alone = by_plan || mode == Mode::kUpdates;
   if (lists_alone && info.deferral == Deferral::kElements) return false;
   const bool makes = info.deferral == Deferral::kMakes;
-  const bool brief = mode == Mode::kLists && info.deferral != Deferral::kUpdates;
-  if (mode == Mode::kChosen && makes) return false;
+  // What follows a part that a plan has chosen waits as well, of whatever size.
+  const auto long_ones = [&] {
+    return waiting_.load(std::memory_order_relaxed) > brief_.load(std::memory_order_relaxed);
+  };
+  const bool brief = mode == Mode::kLists && (long_ones() || split());
+  if (by_plan && !brief && makes) return false;
   // What autograd is to know of is best run where it is called.
   if ((brief || makes) && c10::GradMode::is_enabled()) return false;
   if (makes && c10::InferenceMode::is_enabled()) return false;
-  const auto only = by_plan && !brief ? chosen() : nullptr;
-  if (only && only->empty()) return false;
+  const auto by_choice = by_plan ? chosen() : nullptr;
+  if (by_choice && by_choice->empty() && !brief) return false;
   if (!thread_state().access_scopes.empty() || thread_state().keeps > 0) return false;
   if (!manager_.records_here() || manager_.capturing()) return false;
-  if (brief && !split()) return false;
   // What helpers of other environments have computed depends on who has helped.
   if (!plain_environments() || float_environment() != 0) return false;
-  Deferrable call = what_may_wait(manager_, only.get(), info, kernel, op, keys, stack);
+  Deferrable call = what_may_wait(manager_, {.chosen = by_choice.get(), .others_too = brief}, info,
+                                  kernel, op, keys, stack);
   if (call.parts.empty()) return false;
   discard_dead();
   const std::uint64_t number = [&] {
@@ -141,7 +154,7 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   for (auto& part : call.parts) {
     part->run = run;
     part->call = number;
-    if (brief) part->brief_for = &thread_state();
+    if (brief && !part->chosen) part->brief_for = &thread_state();
     add(std::move(part));
   }
   // Another thread may have turned it off meanwhile, and run what was there.
@@ -171,6 +184,7 @@ void Deferred::add(std::unique_ptr<Part> part) {
     const std::lock_guard guard(mutex_);
     shared->number = next_number_++;
     shared->called = std::chrono::steady_clock::now();
+    if (shared->brief_for != nullptr && is_behind_chosen(*shared)) shared->brief_for = nullptr;
     all_.push_back(shared);
     for (const StorageUse& use : shared->uses) {
       auto& row = by_storage_[use.storage];
@@ -183,6 +197,15 @@ void Deferred::add(std::unique_ptr<Part> part) {
     ++(brief ? in_lists_ : parts_);
   }
   if (too_long) before_use(shared->uses);
+}
+
+bool Deferred::is_behind_chosen(const Part& part) const {
+  return std::ranges::any_of(part.uses, [&](const StorageUse& use) {
+    const auto row = by_storage_.find(use.storage);
+    return row != by_storage_.end() && std::ranges::any_of(row->second, [&](const Waiting& one) {
+             return one.part->brief_for == nullptr && conflicts(use.writes, one.writes);
+           });
+  });
 }
 
 void Deferred::remove(const PartPtr& part) {
@@ -237,9 +260,11 @@ Deferred::Group Deferred::next_brief(const ThreadState& thread) const {
   // What a position needs of all calls is there while its part of the last one runs.
   const auto last = std::ranges::find(all_.rbegin(), all_.rend(), &thread, &Part::brief_for);
   if (last == all_.rend()) return {};
-  auto first = last;
-  while (first != all_.rend() && (*first)->call == (*last)->call) ++first;
-  const std::span<const PartPtr> positions(first.base(), last.base());
+  const auto first = std::find_if(last, all_.rend(),
+                                  [&](const PartPtr& part) { return part->call != (*last)->call; });
+  Group positions;
+  std::copy_if(first.base(), last.base(), std::back_inserter(positions),
+               [&](const PartPtr& part) { return part->brief_for == &thread; });
   StorageUses uses;
   const Group together = group_of(positions);
   for (const PartPtr& part : together) uses.append(part->uses.begin(), part->uses.end());

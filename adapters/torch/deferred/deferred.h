@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "adapters/torch/deferred/deferrable.h"
+#include "plan/updates.h"
 
 namespace lms::torch {
 
@@ -48,6 +49,8 @@ class Deferred {
 
   /// The plan's choice counts.
   static bool is_by_plan(Mode mode) { return mode == Mode::kChosen || mode == Mode::kLists; }
+  /// The operators of which a plan may choose positions; null: none.
+  static MayWait put_off_by_plan(Mode mode);
 
   /// Of the modes by plan: the updates that write these blocks wait from now on. May be called with
   /// the pilot's lock held.
@@ -101,6 +104,8 @@ class Deferred {
   /// Among those that `deferring` counts, or not.
   void count(bool among);
   void add(std::unique_ptr<Part> part);
+  /// Whether it cannot run before one that waits for more than the next operators. Under the lock.
+  [[nodiscard]] bool is_behind_chosen(const Part& part) const;
   void remove(const PartPtr& part);
   /// The first of those called before number `before` that must run before these are used, with
   /// others of its call that must; empty: there is none. Under the lock.

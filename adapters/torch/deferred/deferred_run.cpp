@@ -286,6 +286,15 @@ namespace {
 /// Parts run what they need before they begin, and a replay reads what was there before.
 bool none_may_run() { return running > 0 || thread_state().replay != nullptr; }
 
+/// Reading a loss is no reason to run an optimizer's updates: zero_grad() may come after it, and
+/// lets go of the gradients.
+bool uses_large(const DeviceManager& manager, const StorageUses& uses) {
+  return std::ranges::any_of(uses, [&](const StorageUse& use) {
+    return use.storage->device() == manager.device() &&
+           static_cast<Bytes>(use.storage->nbytes()) >= manager.min_block();
+  });
+}
+
 StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
   StorageUses uses;
   const std::size_t first = stack.size() - info.argument_count;
@@ -310,9 +319,10 @@ void run_needed(const OpInfo& info, const c10::Stack& stack) {
   if (none_may_run()) return;
   const StorageUses uses = uses_of(info, stack);
   const bool outermost = thread_state().depth == 0;
+  const bool ends_lists = outermost && info.kind != OpKind::kList && !thread_state().in_parts;
   for (DeviceManager* const manager : managers_of(uses)) {
     Deferred& deferred = manager->deferred();
-    if (outermost && info.kind != OpKind::kList && !thread_state().in_parts) deferred.run_brief();
+    if (ends_lists && uses_large(*manager, uses)) deferred.run_brief();
     deferred.before_use(uses);
     if (outermost) deferred.run_some();
   }

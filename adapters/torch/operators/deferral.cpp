@@ -10,9 +10,9 @@ constexpr std::string_view kNamespace = "aten::";
 constexpr std::string_view kForeach = "_foreach_";
 
 /// Of one, two or three tensors of one size and type, and numbers: nothing to refuse.
-constexpr std::array kElementwise = {"abs_",  "add_",  "addcdiv_",    "addcmul_", "copy_",
-                                     "div_",  "fill_", "lerp_",       "mul_",     "neg_",
-                                     "sign_", "sqrt_", "reciprocal_", "sub_",     "zero_"};
+constexpr std::array kElementwise = {"abs_",  "add_",  "addcdiv_", "addcmul_",    "copy_", "div_",
+                                     "fill_", "lerp_", "maximum_", "minimum_",    "mul_",  "neg_",
+                                     "sign_", "sqrt_", "sub_",     "reciprocal_", "zero_"};
 /// Their results are as their first list.
 constexpr std::array kMakers = {"abs", "add", "addcdiv",    "addcmul", "div", "lerp",
                                 "mul", "neg", "reciprocal", "sqrt",    "sub"};
