@@ -169,3 +169,11 @@ def test_addresses_of_a_plan_serve_smaller_batches() -> None:
     """On the model of CUDA, where plans say where everything lies."""
     text = run_on_model("sizes_on_model.py")
     assert int(text.splitlines()[-1].split()[0]) >= 38, text
+
+
+@pytest.mark.parametrize("limit", ["130MiB", "150MiB"])
+def test_what_cannot_move_is_in_a_plans_way_for_a_few_steps(limit: str) -> None:
+    """Likewise: the plan moves on, or is made again in what room is left."""
+    text = run_on_model("squatters_on_model.py", limit)
+    assert int(text.splitlines()[-1].split()[0]) == 0, text
+    assert int(text.splitlines()[0].split()[0]) >= 26, text

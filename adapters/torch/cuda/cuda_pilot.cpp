@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/cuda_manager.h"
@@ -48,9 +49,14 @@ PilotDevice::Room CudaPilotDevice::room() {
   if (memory_.arena() == nullptr) throw Error("this device cannot map memory to addresses");
   if (!memory_.serves(memory_.main_stream()))
     throw Error("so small a limit is left to PyTorch's allocator");
+  begin_anew();
+  return {.arena = memory_.planned_room(), .page = memory_.arena()->page(), .addresses = true};
+}
+
+/// Everything comes back where the plan wants it; what cannot leave is left behind.
+void CudaPilotDevice::begin_anew() {
   const OnDevice guard(device_.index());
   {
-    // Everything comes back where the plan wants it; what cannot leave is left behind.
     Engine& engine = manager_.engine();
     EngineLock lock = engine.lock();
     (void)engine.reclaim(lock, INT64_MAX);
@@ -60,7 +66,19 @@ PilotDevice::Room CudaPilotDevice::room() {
     memory_.arena()->move_window();
   }
   memory_.update_capacity();
-  return {.arena = memory_.planned_room(), .page = memory_.arena()->page(), .addresses = true};
+}
+
+bool CudaPilotDevice::obstructed(Bytes bytes) {
+  DeviceArena* const arena = memory_.arena();
+  return arena != nullptr && (arena->room() < bytes || arena->holds_untracked());
+}
+
+void CudaPilotDevice::clear_way() {
+  try {
+    begin_anew();
+  } catch (const std::exception&) {
+    // The tier below is full, say: then things lie as they do.
+  }
 }
 
 Bytes CudaPilotDevice::still_room(Bytes room) { return std::min(room, memory_.planned_room()); }

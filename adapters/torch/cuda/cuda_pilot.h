@@ -22,6 +22,8 @@ class CudaPilotDevice final : public PilotDevice {
   void drop_laps() override;
   Room room() override;
   Bytes still_room(Bytes room) override;
+  [[nodiscard]] bool obstructed(Bytes bytes) override;
+  void clear_way() override;
   [[nodiscard]] std::int64_t misplaced() const override;
   [[nodiscard]] bool at_home(const Block& block) override;
   LinkModel link() override;
@@ -36,6 +38,8 @@ class CudaPilotDevice final : public PilotDevice {
   void say(const std::string& line) override;
 
  private:
+  void begin_anew();
+
   CudaManager& manager_;
   CudaMemory& memory_;
   const c10::Device device_;

@@ -285,6 +285,13 @@ void DeviceArena::set_end(Bytes end) {
   map_.set_capacity(std::clamp(end, std::max(map_.top(), base_.load()), memory_.reserved()));
 }
 
+bool DeviceArena::holds_untracked() {
+  const Guard guard(mutex_);
+  return std::ranges::any_of(stays_, [&](const auto& entry) {
+    return entry.first >= base_ && entry.second.block == nullptr;
+  });
+}
+
 void DeviceArena::set_budget(Bytes bytes) {
   const Bytes end = end_for(bytes);
   const Guard guard(mutex_);

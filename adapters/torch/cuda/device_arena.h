@@ -85,6 +85,8 @@ class DeviceArena {
   /// The bytes leave, but their block lives on: give() will not tell whose they were.
   void disown(const void* data);
 
+  /// Something in the window is no block's.
+  [[nodiscard]] bool holds_untracked();
   /// The tracked blocks with bytes in [address, address + size).
   std::vector<CudaBlock*> occupants(Bytes address, Bytes size);
   /// The blocks to evict for `size` contiguous bytes, cheapest by `cost` (infinite: may not leave;
