@@ -39,9 +39,10 @@ class Timed:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collects now, and not before the end."""
-    gc.collect()
+    """Collects now, and not before the end. Within another: nothing."""
     was_on = gc.isenabled()
+    if was_on:
+        gc.collect()
     gc.disable()
     try:
         yield
@@ -58,10 +59,10 @@ def run_steps(
 ) -> Timed:
     """Run `count` steps, each from an idle device to an idle device, `after_each` between them.
 
-    On a GPU the time is between events around the step, elsewhere of the wall clock. It includes
-    reading the loss: updates that wait (`deferred_updates="lists"`) run no later than that. Losses
-    are kept as hexadecimal floats, so that equal means equal bits. Python's garbage collector is
-    off meanwhile.
+    On a GPU the time is between events around the step, elsewhere of the wall clock. Updates that
+    wait run when the next step begins: a time includes those of the step before. Losses are read in
+    the timed part, and kept as hexadecimal floats, so that equal means equal bits. Python's garbage
+    collector is off meanwhile.
     """
     timed = Timed()
     cuda = device.type == "cuda"
