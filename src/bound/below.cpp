@@ -54,9 +54,7 @@ class Below {
     for (std::size_t id = 0; id < next.size(); ++id) {
       const TraceBlock& block = trace_.blocks[id];
       if (block.born_in_step) continue;
-      next[id] =
-          copied_[block.carried_from == kNoBlock ? id
-                                                 : static_cast<std::size_t>(block.carried_from)];
+      next[id] = copied_[trace_.name_at_birth(static_cast<TraceBlockId>(id))];
       if (next[id]) bytes_ += block.bytes;
     }
     copied_ = std::move(next);

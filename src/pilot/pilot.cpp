@@ -58,6 +58,7 @@ void Pilot::start(const Options& options) {
   stats_ = {};
   clear_from_ = 0;
   clear_patience_ = kClearPatience;
+  way_due_ = false;
   said_ = 0;
   below_ = TierBelow::kRoomy;
   device_.defer_updates({});

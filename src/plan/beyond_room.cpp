@@ -9,10 +9,6 @@
 namespace lms {
 namespace {
 
-bool is_among(const std::vector<TraceBlockId>& list, TraceBlockId id) {
-  return std::ranges::find(list, id) != list.end();
-}
-
 /// Makes one operator fit.
 class Reduction {
  public:

@@ -13,8 +13,6 @@ namespace {
 
 using Ids = std::vector<TraceBlockId>;
 
-bool contains(const Ids& ids, TraceBlockId id) { return std::ranges::find(ids, id) != ids.end(); }
-
 class Rewriter {
  public:
   explicit Rewriter(const Trace& trace)
@@ -43,62 +41,56 @@ class Rewriter {
 
  private:
   void put_off(const WeightUpdate& update) {
-    const bool in_next_step = update.wanted_by <= update.gradient_born;
-    const std::size_t first = update.parts.front().op;
-    TraceBlockId gradient = update.gradient;
-    bool dies = true;
-    if (in_next_step) {
-      const auto next =
-          std::ranges::find(trace_.blocks, update.gradient, &TraceBlock::carried_from);
-      if (next == trace_.blocks.end()) {
-        gradient = carry_over(update.gradient);
-      } else {
-        gradient = static_cast<TraceBlockId>(next - trace_.blocks.begin());
-        dies = lets_go(gradient, 0, update.wanted_by);
-      }
-    } else {
-      dies = lets_go(gradient, first, update.wanted_by);
-    }
-    const auto now = [&](TraceBlockId id) {
-      const std::int64_t from = trace_.blocks[id].carried_from;
-      const auto name = from == kNoBlock ? id : static_cast<TraceBlockId>(from);
-      return name == update.gradient ? gradient : name;
-    };
+    const auto [gradient, dies] = keep_gradient(update);
     std::vector<TraceOperator> pieces;
-    Ids made;
     for (const UpdatePart& part : update.parts) {
-      TraceOperator& op = trace_.operators[part.op];
-      TraceOperator piece = {.name = op.name, .workspace = op.workspace};
-      piece.ms = part.ms;
-      for (const TraceBlockId id : part.reads) {
-        piece.reads.push_back(now(id));
-        std::erase(op.reads, id);
-      }
-      for (const TraceBlockId id : part.writes) {
-        piece.writes.push_back(now(id));
-        std::erase(op.writes, id);
-      }
-      for (const TraceBlockId id : part.makes) {
-        piece.allocs.push_back(id);
-        made.push_back(id);
-        std::erase(op.allocs, id);
-      }
-      op.ms = std::max(0.0, op.ms - part.ms);
-      emptied_.insert(part.op);
-      pieces.push_back(std::move(piece));
+      pieces.push_back(take_out(part, update.gradient, gradient));
     }
-    for (const TraceBlockId id : made) {
-      lets_go_of_made(id);
-      last_user(pieces, id).frees.push_back(id);
+    for (const UpdatePart& part : update.parts) {
+      for (const TraceBlockId id : part.makes) {
+        lets_go_of_made(id);
+        last_user(pieces, id).frees.push_back(id);
+      }
     }
     if (dies) last_user(pieces, gradient).frees.push_back(gradient);
     auto& before = before_[update.wanted_by];
     before.insert(before.end(), pieces.begin(), pieces.end());
   }
 
+  /// What the gradient is called where the update runs, and whether it dies with it.
+  std::pair<TraceBlockId, bool> keep_gradient(const WeightUpdate& update) {
+    if (update.wanted_by > update.gradient_born) {
+      return {update.gradient, lets_go(update.gradient, update.parts.front().op, update.wanted_by)};
+    }
+    const auto next = std::ranges::find(trace_.blocks, update.gradient, &TraceBlock::carried_from);
+    if (next == trace_.blocks.end()) return {carry_over(update.gradient), true};
+    const auto name = static_cast<TraceBlockId>(next - trace_.blocks.begin());
+    return {name, lets_go(name, 0, update.wanted_by)};
+  }
+
+  /// The operator that does this part alone; the one that has done it does not any more.
+  TraceOperator take_out(const UpdatePart& part, TraceBlockId gradient, TraceBlockId now) {
+    TraceOperator& op = trace_.operators[part.op];
+    TraceOperator piece = {.name = op.name, .workspace = op.workspace};
+    piece.ms = part.ms;
+    const auto move = [&](const Ids& ids, Ids& from, Ids& to) {
+      for (const TraceBlockId id : ids) {
+        const TraceBlockId name = trace_.name_at_birth(id);
+        to.push_back(name == gradient ? now : name);
+        std::erase(from, id);
+      }
+    };
+    move(part.reads, op.reads, piece.reads);
+    move(part.writes, op.writes, piece.writes);
+    move(part.makes, op.allocs, piece.allocs);
+    op.ms = std::max(0.0, op.ms - part.ms);
+    emptied_.insert(part.op);
+    return piece;
+  }
+
   static TraceOperator& last_user(std::vector<TraceOperator>& pieces, TraceBlockId id) {
     const auto last = std::find_if(pieces.rbegin(), pieces.rend(), [&](const TraceOperator& piece) {
-      return contains(piece.reads, id) || contains(piece.allocs, id);
+      return is_among(piece.reads, id) || is_among(piece.allocs, id);
     });
     return *last;
   }
@@ -207,7 +199,7 @@ std::vector<WeightUpdate> choose_deferred(const Trace& trace, MayWait may_wait, 
     try {
       ms = step_ms(with_updates_deferred(trace, waiting));
     } catch (const Error&) {
-      break;  // so many gradients do not fit
+      break;  // so many gradients do not fit, or the order is impossible: more are no better
     }
     if (ms >= least) continue;
     least = ms;

@@ -11,10 +11,8 @@ namespace {
 
 using Ids = std::vector<TraceBlockId>;
 
-bool listed(const Ids& ids, TraceBlockId id) { return std::ranges::find(ids, id) != ids.end(); }
-
 void add_once(Ids& ids, TraceBlockId id) {
-  if (!listed(ids, id)) ids.push_back(id);
+  if (!is_among(ids, id)) ids.push_back(id);
 }
 
 /// Sets of blocks that are used together.
@@ -75,11 +73,7 @@ class UpdateFinder {
  private:
   static constexpr std::size_t kNowhere = SIZE_MAX;
 
-  /// What the block is called when it is born.
-  [[nodiscard]] TraceBlockId name_of(TraceBlockId id) const {
-    const std::int64_t from = trace_.blocks[id].carried_from;
-    return from == kNoBlock ? id : static_cast<TraceBlockId>(from);
-  }
+  [[nodiscard]] TraceBlockId name_of(TraceBlockId id) const { return trace_.name_at_birth(id); }
   [[nodiscard]] bool is_gradient(TraceBlockId id) const {
     return !trace_.blocks[name_of(id)].lasts() && !made_[name_of(id)];
   }
@@ -112,7 +106,7 @@ class UpdateFinder {
       const TraceBlockId id = op.reads[i];
       if (fused && born(id) != (i / count == 1)) return {};
       parts[i % count].reads.push_back(id);
-      if (listed(op.writes, id)) parts[i % count].writes.push_back(id);
+      if (is_among(op.writes, id)) parts[i % count].writes.push_back(id);
       bytes[i % count] += static_cast<double>(trace_.blocks[id].bytes);
       all += static_cast<double>(trace_.blocks[id].bytes);
     }
@@ -143,7 +137,7 @@ class UpdateFinder {
     std::size_t gradients = 0;
     for (const TraceBlockId i : parts) {
       for (const TraceBlockId id : blocks_of(parts_[i])) {
-        if (listed(all, id)) continue;
+        if (is_among(all, id)) continue;
         all.push_back(id);
         if (!trace_.blocks[id].movable) return std::nullopt;
         if (!is_gradient(id)) continue;
@@ -177,7 +171,7 @@ class UpdateFinder {
 
   [[nodiscard]] bool uses(std::size_t at, const Ids& blocks) const {
     const TraceOperator& op = trace_.operators[at];
-    const auto used = [&](TraceBlockId id) { return listed(blocks, name_of(id)); };
+    const auto used = [&](TraceBlockId id) { return is_among(blocks, name_of(id)); };
     return std::ranges::any_of(op.reads, used) || std::ranges::any_of(op.writes, used);
   }
 
@@ -192,7 +186,7 @@ class UpdateFinder {
     Ids made;
     for (const UpdatePart& part : update.parts) {
       for (const TraceBlockId id : part.reads) {
-        if (made_[name_of(id)] && !listed(made, name_of(id))) return true;
+        if (made_[name_of(id)] && !is_among(made, name_of(id))) return true;
       }
       made.insert(made.end(), part.makes.begin(), part.makes.end());
     }

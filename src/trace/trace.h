@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,11 @@ using TraceBlockId = std::uint32_t;
 
 /// Raised by every change of what the values of a Trace mean.
 inline constexpr int kTraceVersion = 3;
+
+/// Whether the list names the block.
+[[nodiscard]] inline bool is_among(const std::vector<TraceBlockId>& list, TraceBlockId block) {
+  return std::ranges::find(list, block) != list.end();
+}
 
 /// "No block": see TraceBlock::carried_from.
 inline constexpr std::int64_t kNoBlock = -1;
@@ -101,6 +107,12 @@ struct Trace {
   int version = kTraceVersion;
   std::vector<TraceBlock> blocks;
   std::vector<TraceOperator> operators;
+
+  /// What the block is called in the step in which it is born, if it was there when this one began.
+  [[nodiscard]] TraceBlockId name_at_birth(TraceBlockId block) const {
+    const std::int64_t from = blocks[block].carried_from;
+    return from == kNoBlock ? block : static_cast<TraceBlockId>(from);
+  }
 
   /// Everything that is inconsistent, a sentence each; empty if the trace can be used.
   [[nodiscard]] std::vector<std::string> validate() const;

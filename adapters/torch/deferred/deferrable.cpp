@@ -79,10 +79,9 @@ bool is_number(const at::Tensor& tensor, const DeviceManager& manager) {
 /// The arguments of one call, by what they are to a part.
 class Caller {
  public:
-  Caller(DeviceManager& manager, const WhoWaits& who, const OpInfo& info,
-         const c10::OperatorHandle& op, const c10::Stack& stack)
+  Caller(DeviceManager& manager, const OpInfo& info, const c10::OperatorHandle& op,
+         const c10::Stack& stack)
       : manager_(manager),
-        who_(who),
         info_(info),
         makes_(info.deferral == Deferral::kMakes),
         arguments_(stack.end() - info.argument_count, stack.end()),
@@ -124,8 +123,7 @@ class Caller {
         return false;
       }
       if (!one.writes) continue;
-      writes = writes || who_.chosen == nullptr || who_.others_too ||
-               is_chosen(lock, *storage_of(one.tensor));
+      writes = true;
       for (const Operand& other : operands) {
         if (&one != &other && storage_of(one.tensor) == storage_of(other.tensor)) return false;
       }
@@ -136,11 +134,13 @@ class Caller {
     return writes;
   }
 
-  /// Whether this part is one of those that have been chosen. Under the engine's lock.
-  bool is_chosen_at(EngineLock& lock, std::size_t position) const {
-    if (who_.chosen == nullptr || who_.chosen->empty()) return false;
+  /// Whether the part at this position writes one of these blocks. Under the engine's lock.
+  bool writes_one_of(EngineLock& lock, const std::unordered_set<BlockUid>& blocks,
+                     std::size_t position) const {
     return std::ranges::any_of(operands_at(position), [&](const Operand& one) {
-      return one.writes && is_chosen(lock, *storage_of(one.tensor));
+      if (!one.writes) return false;
+      const Block* const block = manager_.find(lock, *storage_of(one.tensor));
+      return block != nullptr && blocks.contains(block->uid);  // none: nothing has been made yet
     });
   }
 
@@ -336,12 +336,6 @@ class Caller {
            (lists_.empty() || one.strides() == other.strides());
   }
 
-  bool is_chosen(EngineLock& lock, c10::StorageImpl& storage) const {
-    const Block* const block = manager_.find(lock, storage);
-    return block != nullptr &&
-           who_.chosen->contains(block->uid);  // none: nothing has been made yet
-  }
-
   bool is_managed(EngineLock& lock, const at::Tensor& tensor) const {
     if (is_unmade(*storage_of(tensor))) return true;
     Block* const block = manager_.find_or_track(lock, *storage_of(tensor));
@@ -349,7 +343,6 @@ class Caller {
   }
 
   DeviceManager& manager_;
-  const WhoWaits who_;
   const OpInfo& info_;
   const bool makes_;
   c10::Stack arguments_;
@@ -368,18 +361,21 @@ Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpIn
                          const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                          c10::DispatchKeySet keys, const c10::Stack& stack) {
   Deferrable result;
-  Caller call(manager, who, info, op, stack);
+  Caller call(manager, info, op, stack);
   if (!call.read()) return result;
   if (call.over_lists() == (info.deferral == Deferral::kElements)) return result;
   std::vector<std::size_t> waiting;
   std::vector<std::size_t> others;
   std::vector<bool> chosen;
+  const bool all = who.chosen == nullptr || who.others_too;
+  const bool any_chosen = who.chosen != nullptr && !who.chosen->empty();
   {
     EngineLock lock = manager.engine().lock();
     for (std::size_t k = 0; k < std::max<std::size_t>(call.length(), 1); ++k) {
-      const bool waits = call.may_wait(lock, k);
+      const bool picked = any_chosen && call.writes_one_of(lock, *who.chosen, k);
+      const bool waits = (all || picked) && call.may_wait(lock, k);
       (waits ? waiting : others).push_back(k);
-      if (waits) chosen.push_back(call.is_chosen_at(lock, k));
+      if (waits) chosen.push_back(picked);
     }
   }
   if (waiting.empty()) return result;

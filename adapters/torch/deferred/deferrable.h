@@ -40,7 +40,7 @@ struct Part {
 /// Which parts are to wait, if they may.
 struct WhoWaits {
   const std::unordered_set<BlockUid>* chosen = nullptr;  ///< those that write these; null: all
-  bool others_too = false;
+  bool others_too = false;  ///< for the operators that follow, if not for longer
 };
 
 /// What becomes of one call of an operator.

@@ -33,7 +33,7 @@ class Deferred {
   enum class Mode : std::uint8_t {
     kNone,     ///< everything runs when it is called
     kChosen,   ///< the updates that a plan has chosen wait
-    kLists,    ///< and large operators over lists wait for those that follow them at once
+    kLists,    ///< and large operators over lists, updates too, wait for those that follow them
     kUpdates,  ///< for tests: all updates over lists
     kAll,      ///< for tests: all that can
     kRandom,   ///< likewise, and some are run at random
@@ -64,8 +64,9 @@ class Deferred {
   bool defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split);
-  /// An operator that is none over lists has been called, outside of any other: runs what the
-  /// thread has called and what waits for that alone. What finds no room waits on, like any other.
+  /// An operator on a large tensor, none over lists, has been called, outside of any other: runs
+  /// what the thread has called and what waits for that alone. What finds no room waits on, like
+  /// any other.
   void run_brief();
   /// The calling thread is about to use these: runs what must have run. Throws what that throws; a
   /// part that found no room waits on.

@@ -102,9 +102,7 @@ class PlanTimer::Run {
     for (std::size_t id = 0; id < next_.size(); ++id) {
       const TraceBlock& block = trace_.blocks[id];
       if (block.born_in_step) continue;
-      next_[id] =
-          blocks_[block.carried_from == kNoBlock ? id
-                                                 : static_cast<std::size_t>(block.carried_from)];
+      next_[id] = blocks_[trace_.name_at_birth(static_cast<TraceBlockId>(id))];
       std::uint32_t& in = next_[id].in;
       if (in != kNone && clock_.in_done(in)) in = kNone;
       const BlockState& was = start_[id];
