@@ -89,6 +89,8 @@ class DeviceManager {
   /// ends here, where nobody announces their death.
   virtual void memory_goes(c10::StorageImpl& /*storage*/) {}
 
+  /// True if the calling thread's current stream is the one on which in_order() does its work.
+  [[nodiscard]] virtual bool is_in_order() { return true; }
   /// True if what an operator does here and now can be done again in in_order().
   [[nodiscard]] virtual bool records_here() { return true; }
   /// Runs `work` on the one stream on which lineages are recorded and run: after what has been

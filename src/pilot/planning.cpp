@@ -153,7 +153,10 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
   script.unplaced.insert(script.unplaced.end(), unplaced.begin(), unplaced.end());
   script.link = device_.link();
   // Without a plan, what has to be done for room is part of what operators take.
-  if (script.planned) script.link.host = set_host_times(trace, job.host, laps.operators);
+  if (script.planned) {
+    script.link.host = set_host_times(trace, job.host, laps.operators);
+    fit_host_times(trace, script.link, script.plan, job.host.step_ms);
+  }
   PlanCache cache(options.plan_cache);
   const std::string key = options.plan_cache.empty()
                               ? std::string()

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -19,7 +20,13 @@ class Rewriter {
       : trace_(trace), before_(trace.operators.size()), gone_(trace.blocks.size(), false) {}
 
   Trace run(const std::vector<WeightUpdate>& waiting) {
-    for (const WeightUpdate& update : waiting) put_off(update);
+    call_host_ms_ = call_host_ms(waiting);
+    for (auto first = waiting.begin(); first != waiting.end();) {
+      const auto end = std::find_if(
+          first, waiting.end(), [&](const auto& update) { return update.group != first->group; });
+      put_off({first, end});
+      first = end;
+    }
     Trace result = {.blocks = trace_.blocks, .operators = {}};
     for (std::size_t i = 0; i < trace_.operators.size(); ++i) {
       result.operators.insert(result.operators.end(), before_[i].begin(), before_[i].end());
@@ -29,8 +36,9 @@ class Rewriter {
       } else if (result.operators.empty()) {
         if (!op.frees.empty()) result.operators.push_back(op);
       } else {
-        auto& frees = result.operators.back().frees;
-        frees.insert(frees.end(), op.frees.begin(), op.frees.end());
+        TraceOperator& before = result.operators.back();
+        before.frees.insert(before.frees.end(), op.frees.begin(), op.frees.end());
+        before.host_ms += std::max(0.0, op.host_ms - call_host_ms_);  // the program's own work
       }
     }
     forget_gone(result);
@@ -40,20 +48,42 @@ class Rewriter {
   }
 
  private:
-  void put_off(const WeightUpdate& update) {
-    const auto [gradient, dies] = keep_gradient(update);
-    std::vector<TraceOperator> pieces;
-    for (const UpdatePart& part : update.parts) {
-      pieces.push_back(take_out(part, update.gradient, gradient));
-    }
-    for (const UpdatePart& part : update.parts) {
-      for (const TraceBlockId id : part.makes) {
-        lets_go_of_made(id);
-        last_user(pieces, id).frees.push_back(id);
+  /// What the host takes to call one of the operators of these.
+  [[nodiscard]] double call_host_ms(const std::vector<WeightUpdate>& updates) const {
+    std::vector<double> each;
+    for (const WeightUpdate& update : updates) {
+      for (const UpdatePart& part : update.parts) {
+        each.push_back(trace_.operators[part.op].host_ms);
       }
     }
-    if (dies) last_user(pieces, gradient).frees.push_back(gradient);
-    auto& before = before_[update.wanted_by];
+    if (each.empty()) return 0;
+    const auto middle = each.begin() + static_cast<std::ptrdiff_t>(each.size() / 2);
+    std::ranges::nth_element(each, middle);
+    return *middle;
+  }
+
+  /// All of one group.
+  void put_off(std::span<const WeightUpdate> updates) {
+    std::vector<TraceOperator> pieces;
+    for (const UpdatePart& part : updates.front().parts) {
+      const TraceOperator& op = trace_.operators[part.op];
+      pieces.push_back({.name = op.name, .workspace = op.workspace});
+      pieces.back().host_ms = call_host_ms_;
+    }
+    Ids dead;
+    Ids gradients;
+    for (const WeightUpdate& update : updates) {
+      const auto [gradient, dies] = keep_gradient(update);
+      if (dies) gradients.push_back(gradient);
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        take_out(update.parts[i], update.gradient, gradient, pieces[i]);
+        dead.insert(dead.end(), update.parts[i].makes.begin(), update.parts[i].makes.end());
+        std::ranges::for_each(update.parts[i].makes, [&](auto id) { lets_go_of_made(id); });
+      }
+    }
+    dead.insert(dead.end(), gradients.begin(), gradients.end());
+    for (const TraceBlockId id : dead) last_user(pieces, id).frees.push_back(id);
+    auto& before = before_[updates.front().wanted_by];
     before.insert(before.end(), pieces.begin(), pieces.end());
   }
 
@@ -68,11 +98,11 @@ class Rewriter {
     return {name, lets_go(name, 0, update.wanted_by)};
   }
 
-  /// The operator that does this part alone; the one that has done it does not any more.
-  TraceOperator take_out(const UpdatePart& part, TraceBlockId gradient, TraceBlockId now) {
+  /// `piece` does this part; the operator that has done it does not any more.
+  void take_out(const UpdatePart& part, TraceBlockId gradient, TraceBlockId now,
+                TraceOperator& piece) {
     TraceOperator& op = trace_.operators[part.op];
-    TraceOperator piece = {.name = op.name, .workspace = op.workspace};
-    piece.ms = part.ms;
+    piece.ms += part.ms;
     const auto move = [&](const Ids& ids, Ids& from, Ids& to) {
       for (const TraceBlockId id : ids) {
         const TraceBlockId name = trace_.name_at_birth(id);
@@ -85,7 +115,6 @@ class Rewriter {
     move(part.makes, op.allocs, piece.allocs);
     op.ms = std::max(0.0, op.ms - part.ms);
     emptied_.insert(part.op);
-    return piece;
   }
 
   static TraceOperator& last_user(std::vector<TraceOperator>& pieces, TraceBlockId id) {
@@ -148,6 +177,7 @@ class Rewriter {
   Trace trace_;
   std::vector<std::vector<TraceOperator>> before_;  ///< each operator: what has waited for it
   std::set<std::size_t> emptied_;
+  double call_host_ms_ = 0;
   std::vector<bool> gone_;
 };
 
@@ -168,9 +198,12 @@ std::vector<WeightUpdate> latest_wanted(std::vector<WeightUpdate> updates, std::
   double bytes = 0;
   std::size_t count = 0;
   while (count < updates.size()) {
-    bytes += static_cast<double>(updates[count].bytes);
+    std::size_t end = count;
+    for (; end < updates.size() && updates[end].group == updates[count].group; ++end) {
+      bytes += static_cast<double>(updates[end].bytes);
+    }
     if (bytes > share * all) break;
-    ++count;
+    count = end;
   }
   updates.resize(count);
   return updates;
@@ -182,7 +215,10 @@ std::vector<WeightUpdate> choose_deferred(const Trace& trace, MayWait may_wait, 
   constexpr std::array kShares = {0.2, 0.4, 0.6, 0.8};
   // Another order takes the step's learning anew, and predictions are not exact.
   constexpr double kWorthIt = 0.97;
-  const auto updates = deferrable_updates(trace, may_wait);
+  // Somewhat more than the pieces of a device, so that none of a recorded step's is cut again.
+  constexpr Bytes kPieces = 32;
+  const auto updates =
+      in_groups(deferrable_updates(trace, may_wait), trace.operators.size(), budget / kPieces);
   if (updates.empty()) return {};
   SearchOptions search = options;
   search.seconds = options.seconds / (1 + kShares.size());

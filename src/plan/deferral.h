@@ -13,7 +13,7 @@ namespace lms {
 /// gradient. The trace must be valid, and so is the result.
 Trace with_updates_deferred(const Trace& trace, const std::vector<WeightUpdate>& waiting);
 
-/// Of these, the ones that are wanted last: no more than this share of the bytes of all.
+/// Of these, the groups that are wanted last: no more than this share of the bytes of all.
 /// `operators`: of the trace.
 std::vector<WeightUpdate> latest_wanted(std::vector<WeightUpdate> updates, std::size_t operators,
                                         double share);

@@ -65,7 +65,10 @@ class UpdateFinder {
     }
     std::vector<WeightUpdate> updates;
     for (const TraceBlockId set : order) {
-      if (auto update = update_of(parts_of_set[set])) updates.push_back(std::move(*update));
+      auto update = update_of(parts_of_set[set]);
+      if (!update) continue;
+      update->group = updates.size();
+      updates.push_back(std::move(*update));
     }
     return updates;
   }
@@ -230,6 +233,30 @@ class UpdateFinder {
 
 std::vector<WeightUpdate> deferrable_updates(const Trace& trace, MayWait may_wait) {
   return UpdateFinder(trace, may_wait).run();
+}
+
+std::vector<WeightUpdate> in_groups(std::vector<WeightUpdate> updates, std::size_t operators,
+                                    Bytes most) {
+  const auto same_operators = [](const WeightUpdate& one, const WeightUpdate& other) {
+    return std::ranges::equal(one.parts, other.parts, {}, &UpdatePart::op, &UpdatePart::op);
+  };
+  const auto wait = [&](const WeightUpdate& update) {
+    return (update.wanted_by + operators - update.op()) % operators;
+  };
+  for (auto first = updates.begin(); first != updates.end();) {
+    Bytes bytes = first->bytes;
+    auto end = std::next(first);
+    while (end != updates.end() && same_operators(*first, *end) && bytes + end->bytes <= most) {
+      bytes += end++->bytes;
+    }
+    const std::size_t wanted_by = std::ranges::min_element(first, end, {}, wait)->wanted_by;
+    for (auto update = first; update != end; ++update) {
+      update->group = first->group;
+      update->wanted_by = wanted_by;
+    }
+    first = end;
+  }
+  return updates;
 }
 
 }  // namespace lms

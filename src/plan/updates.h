@@ -37,6 +37,8 @@ struct WeightUpdate {
   /// The next operator, in this step or, where it comes before the gradient's birth, the next one,
   /// that uses any of the blocks: the latest before which the update may run.
   std::size_t wanted_by = 0;
+  /// Updates that stand side by side and have the same number here run as one.
+  std::size_t group = 0;
 
   /// Its last operator.
   [[nodiscard]] std::size_t op() const { return parts.back().op; }
@@ -45,6 +47,13 @@ struct WeightUpdate {
 /// The updates of a step that could wait until their results are wanted. Empty if it has no
 /// operators that may wait over weights, gradients born in the step, and state, all of them
 /// movable, without others between that use the same. The trace must be valid.
+/// Each is a group of its own.
 std::vector<WeightUpdate> deferrable_updates(const Trace& trace, MayWait may_wait);
+
+/// The updates in groups, as a device has them wait that cuts lists into pieces: those side by side
+/// that are done by the same operators, up to `most` bytes. All of a group are wanted when the
+/// first of it is.
+std::vector<WeightUpdate> in_groups(std::vector<WeightUpdate> updates, std::size_t operators,
+                                    Bytes most);
 
 }  // namespace lms

@@ -213,6 +213,36 @@ TEST(DeferredUpdates, ChainsOfOperatorsOverLists) {
   EXPECT_EQ(all.operators.size(), 5U + 6U) << "of the chain nothing is left where it was called";
 }
 
+/// A device cuts lists into pieces of several weights, and has those wait, and run, as one.
+TEST(DeferredUpdates, GroupsThatAreDoneTogether) {
+  Chain c = chain(Look::kNobody);
+  for (TraceOperator& op : c.trace.operators) op.host_ms = 0.5;
+  c.trace.operators[4].host_ms = 3;  // the program's own work before the optimizer
+  const auto all = c.trace.operators.size();
+  const auto each = deferrable_updates(c.trace, may_wait);
+  EXPECT_NE(each[0].group, each[1].group);
+  EXPECT_NE(in_groups(each, all, 59)[0].group, in_groups(each, all, 59)[1].group);
+
+  const auto updates = in_groups(each, all, 60);
+  EXPECT_EQ(updates[0].group, updates[1].group);
+  EXPECT_EQ(updates[0].wanted_by, 0U);
+  EXPECT_EQ(updates[1].wanted_by, 0U) << "the first of them is wanted then";
+  EXPECT_TRUE(latest_wanted(updates, all, 0.9).empty()) << "none without the other";
+  ASSERT_EQ(latest_wanted(updates, all, 1).size(), 2U);
+
+  const Trace order = with_updates_deferred(c.trace, latest_wanted(updates, all, 1));
+  ASSERT_EQ(order.operators.size(), 8U);
+  EXPECT_EQ(order.operators[0].name, "aten::_foreach_addcmul_.Scalar");
+  EXPECT_EQ(order.operators[0].writes, (std::vector{c.s1, c.s2}));
+  EXPECT_EQ(order.operators[0].ms, 4);
+  EXPECT_EQ(order.operators[1].allocs.size(), 2U);
+  EXPECT_EQ(order.operators[2].frees.size(), 4U) << "two gradients, and what was made for two";
+  EXPECT_EQ(order.operators[3].name, "forward 1");
+  // The host calls each operator once, as before.
+  EXPECT_EQ(order.host_ms(), c.trace.host_ms());
+  EXPECT_EQ(with_updates_deferred(c.trace, each).host_ms(), c.trace.host_ms() + 3 * 0.5);
+}
+
 TEST(DeferredUpdates, NotChainsThatOthersLookInto) {
   for (const Look look : {Look::kBetween, Look::kGradientBetween}) {
     const Chain c = chain(look);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/pilot_loop.h"
@@ -315,6 +316,24 @@ TEST(HostTimes, OfADeviceThatDoesNotSayAreUnknown) {
   host.operators_ms.assign(40, 1);
   set_host_times(trace, host, std::vector<MeasuredOperator>(40));
   EXPECT_EQ(trace.host_ms(), 0);
+}
+
+/// The step that was timed had a host that was late, as others then were not.
+TEST(HostTimes, ArePlannedWithNoLongerThanStepsTakeThatFollowThePlan) {
+  const LinkModel costs = with_host({.copy_ms = 2, .leave_ms = 1, .remake_ms = 4});
+  const auto fitted = [&](double step_ms) {
+    Trace trace = row(10, 3);  // the device's own time is 10
+    LinkModel link = costs;
+    fit_host_times(trace, link, {}, step_ms);
+    return std::tuple(trace.host_ms(), link.host.copy_ms, time_plan(trace, {}, link).step_ms);
+  };
+  EXPECT_EQ(fitted(0), std::tuple(30, 2, 30)) << "not known";
+  EXPECT_EQ(fitted(31), std::tuple(30, 2, 30)) << "steps do take as long";
+  const auto [host_ms, copy_ms, step_ms] = fitted(15);
+  EXPECT_NEAR(host_ms, 15, 0.2);
+  EXPECT_LE(step_ms, 15);
+  EXPECT_NEAR(copy_ms, 1, 0.02);
+  EXPECT_EQ(fitted(9), std::tuple(0, 0, 10)) << "the device explains all of it";
 }
 
 TEST(HostTimes, TellWhereTheHostWaits) {

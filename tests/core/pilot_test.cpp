@@ -339,7 +339,8 @@ TEST(Pilot, WhatPassesBetweenTwoStepsIsNoOperatorsTimeOnTheHost) {
   Loop loop(kTight, 8);
   loop.parts = 4;          // operators enough for their times to be believed
   loop.device.behind = 1;  // the device waits for the host
-  constexpr std::chrono::milliseconds kPause{40};  // for the device, say, or for data
+  // For the device, say, or for data; longer than the device's step.
+  constexpr std::chrono::milliseconds kPause{150};
   for (int i = 0; i < 16; ++i) {
     loop.step(8);
     std::this_thread::sleep_for(kPause);

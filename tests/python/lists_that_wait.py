@@ -56,8 +56,7 @@ def _limit(part: float) -> int:
 def _managed(part: float = 0.5, **settings: Any) -> Any:
     return harness.managed(
         DEVICE,
-        limit=_limit(part),
-        **{"plan": False, "plan_cache": "off", "deferred_updates": "true"} | settings,
+        **{"limit": _limit(part), "plan": False, "plan_cache": "off", "deferred_updates": "true"} | settings,
     )
 
 
@@ -182,6 +181,46 @@ def test_two_threads() -> None:
 
     for _ in range(3):
         _same(run, part=0.9)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        ("adamw", "reactive"),
+        ("adamw", "planned"),
+        ("adamw", "evicting"),
+        ("sgd", "dropping"),
+        ("fused", "planned"),
+        ("rmsprop", "planned"),
+    ],
+)
+def test_weights_that_wait_together(optimizer: str, settings: str) -> None:
+    """Many weights of a few kilobytes: pieces of the lists wait and run as one."""
+    layers, width, steps = 400, 40 if DEVICE == "cpu" else 256, 6 if settings == "planned" else 2
+
+    def run() -> Any:
+        seed()
+        model = torch.nn.Sequential(
+            *[torch.nn.Linear(width, width, bias=i % 8 == 0) for i in range(layers)]
+        )
+        made = OPTIMIZERS[optimizer](model.parameters())
+        x = torch.randn(8, width)
+        for _ in range(steps):
+            loss = sum(layer(x).square().mean() for layer in model)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=True)
+            made.step()
+            made.zero_grad()
+        return {"weights": model.state_dict(), "state": made.state_dict()["state"]}
+
+    expected = bits_of(run())
+    limit = int(2 * layers * width * width * 4)
+    with _managed(limit=limit, min_block="4KiB", **SETTINGS[settings]):
+        before = torch_lms.memory_stats(DEVICE)["deferred.in_lists"]
+        wrong = differences(expected, bits_of(run()))
+        parts = torch_lms.memory_stats(DEVICE)["deferred.in_lists"] - before
+    assert not wrong, wrong[:5]
+    assert 0 < parts < 4 * layers * steps, "several at once"
 
 
 def test_less_moves() -> None:

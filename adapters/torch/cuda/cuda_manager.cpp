@@ -358,9 +358,11 @@ void CudaManager::emulate_link(double rate) {
 
 // Computing again
 
-bool CudaManager::records_here() {
-  return !capturing() && memory_.serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
+bool CudaManager::is_in_order() {
+  return memory_.serves(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
 }
+
+bool CudaManager::records_here() { return is_in_order() && !capturing(); }
 
 void CudaManager::in_order(const std::function<void()>& work) {
   const auto index = device_.index();

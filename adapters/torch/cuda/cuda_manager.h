@@ -38,6 +38,7 @@ class CudaManager final : public DeviceManager {
   bool clear_what_failed() override { return memory_.clear_what_failed(); }
   [[nodiscard]] bool announces_death(const Block& block) const override;
   void make_plain(c10::StorageImpl& storage) override { memory_.make_plain(storage); }
+  [[nodiscard]] bool is_in_order() override;
   [[nodiscard]] bool records_here() override;
   void in_order(const std::function<void()>& work) override;
   void used_late(c10::StorageImpl& storage) override { memory_.used_late(storage); }

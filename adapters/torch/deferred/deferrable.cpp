@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "adapters/torch/operators/call.h"
@@ -113,35 +114,63 @@ class Caller {
   [[nodiscard]] bool over_lists() const { return !lists_.empty(); }
   [[nodiscard]] std::size_t length() const { return length_; }
 
-  /// Whether the part at this position of the lists (0, if there are none) may wait. Under the
-  /// engine's lock.
+  /// Where the lists (0, if there are none) are cut: by position, which piece it is in. Four lists,
+  /// as optimizers have, of one piece take no more than `most` bytes, or the piece is one position.
+  [[nodiscard]] std::vector<std::size_t> pieces(Bytes most) const {
+    std::vector<std::size_t> pieces(std::max<std::size_t>(length_, 1), 0);
+    const auto list = std::ranges::find(lists_, false, &List::numbers);
+    if (list == lists_.end()) return pieces;
+    Bytes bytes = 0;
+    std::size_t piece = 0;
+    for (std::size_t k = 0; k < length_; ++k) {
+      const auto more = 4 * static_cast<Bytes>(list->tensors[k].nbytes());
+      if (bytes > 0 && bytes + more > most) {
+        bytes = 0;
+        ++piece;
+      }
+      bytes += more;
+      pieces[k] = piece;
+    }
+    return pieces;
+  }
+
+  /// Whether this position of the lists (0, if there are none) may wait. Under the engine's lock.
   bool may_wait(EngineLock& lock, std::size_t position) const {
-    const std::vector<Operand> operands = operands_at(position);
+    const Operands operands = operands_at(position);
+    if (operands.empty() || is_small(*operands.front().tensor)) return false;
     bool writes = makes_ && !operands.empty();
     for (const Operand& one : operands) {
-      if (!agrees(operands.front().tensor, one.tensor) || !is_managed(lock, one.tensor)) {
+      if (!agrees(*operands.front().tensor, *one.tensor) || !is_managed(lock, *one.tensor)) {
         return false;
       }
       if (!one.writes) continue;
       writes = true;
       for (const Operand& other : operands) {
-        if (&one != &other && storage_of(one.tensor) == storage_of(other.tensor)) return false;
+        if (&one != &other && storage_of(*one.tensor) == storage_of(*other.tensor)) return false;
       }
-      if (!one.tensor.is_non_overlapping_and_dense()) return false;
+      if (!one.tensor->is_non_overlapping_and_dense()) return false;
       // A number that lies in what is written is refused at the call.
-      if (is_storage_of_number(*storage_of(one.tensor), position)) return false;
+      if (is_storage_of_number(*storage_of(*one.tensor), position)) return false;
     }
     return writes;
   }
 
-  /// Whether the part at this position writes one of these blocks. Under the engine's lock.
+  /// Whether it writes one of these blocks at this position. Under the engine's lock.
   bool writes_one_of(EngineLock& lock, const std::unordered_set<BlockUid>& blocks,
                      std::size_t position) const {
     return std::ranges::any_of(operands_at(position), [&](const Operand& one) {
       if (!one.writes) return false;
-      const Block* const block = manager_.find(lock, *storage_of(one.tensor));
+      const Block* const block = manager_.find(lock, *storage_of(*one.tensor));
       return block != nullptr && blocks.contains(block->uid);  // none: nothing has been made yet
     });
+  }
+
+  [[nodiscard]] StorageUses uses_at(std::size_t position) const {
+    StorageUses uses;
+    for (const Operand& one : operands_at(position)) {
+      uses.push_back({storage_of(*one.tensor), one.writes});
+    }
+    return uses;
   }
 
   /// What is small, as it is now; nothing of it is looked at later.
@@ -158,31 +187,27 @@ class Caller {
     }
   }
 
-  [[nodiscard]] std::unique_ptr<Part> part_at(std::size_t position) const {
+  [[nodiscard]] std::unique_ptr<Part> part_for(const std::vector<std::size_t>& positions) const {
     auto part = std::make_unique<Part>();
     part->arguments = arguments_;
-    for (const Operand& operand : operands_at(position)) {
-      part->uses.push_back({storage_of(operand.tensor), operand.writes});
-      part->bytes += static_cast<Bytes>(operand.tensor.nbytes());
-    }
     for (const std::size_t i : tensors_) {
       part->arguments[i] = alias_of(arguments_[i].toTensor());
     }
     for (const auto& list : lists_) {
-      const at::Tensor& tensor = list.tensors[position];
-      part->arguments[list.index] =
-          c10::List<at::Tensor>({list.numbers ? tensor : alias_of(tensor)});
+      c10::List<at::Tensor> some;
+      some.reserve(positions.size());
+      for (const std::size_t position : positions) {
+        const at::Tensor& tensor = list.tensors[position];
+        some.push_back(list.numbers ? tensor : alias_of(tensor));
+      }
+      part->arguments[list.index] = std::move(some);
     }
-    for (const std::size_t i : scalar_lists_) {
-      const auto list = arguments_[i].toList();
-      auto one = c10::impl::GenericList(list.elementType());
-      one.push_back(list.get(position));
-      part->arguments[i] = std::move(one);
-    }
-    if (makes_) {
-      part->makes = unmade_like(operands_at(position).front().tensor);
-      part->uses.push_back({storage_of(part->makes), true});
-      part->bytes += static_cast<Bytes>(part->makes.nbytes());
+    take_scalars(positions, part->arguments);
+    for (const std::size_t position : positions) {
+      part->uses.append(uses_at(position));
+      if (!makes_) continue;
+      part->makes.push_back(unmade_like(*operands_at(position).front().tensor));
+      part->uses.push_back({storage_of(part->makes.back()), true});
     }
     return part;
   }
@@ -197,16 +222,22 @@ class Caller {
       for (const std::size_t position : positions) some.push_back(all[position]);
       call[list.index] = std::move(some);
     }
-    for (const std::size_t i : scalar_lists_) {
-      const auto all = call[i].toList();
-      auto some = c10::impl::GenericList(all.elementType());
-      for (const std::size_t position : positions) some.push_back(all.get(position));
-      call[i] = std::move(some);
-    }
+    take_scalars(positions, call);
     return call;
   }
 
  private:
+  /// Of the lists of scalars, those at these positions.
+  void take_scalars(const std::vector<std::size_t>& positions, c10::Stack& arguments) const {
+    for (const std::size_t i : scalar_lists_) {
+      const auto all = arguments_[i].toList();
+      auto some = c10::impl::GenericList(all.elementType());
+      some.reserve(positions.size());
+      for (const std::size_t position : positions) some.push_back(all.get(position));
+      arguments[i] = std::move(some);
+    }
+  }
+
   [[nodiscard]] bool is_storage_of_number(const c10::StorageImpl& storage,
                                           std::size_t position) const {
     const auto lies_there = [&](const at::Tensor& tensor) {
@@ -220,9 +251,10 @@ class Caller {
   }
 
   struct Operand {
-    const at::Tensor& tensor;
+    const at::Tensor* tensor;
     bool writes;
   };
+  using Operands = c10::SmallVector<Operand, 6>;
   struct List {
     std::size_t index;
     std::vector<at::Tensor> tensors;
@@ -288,7 +320,28 @@ class Caller {
   }
 
   /// What one position writes another uses as well: in which order, the kernel says.
-  [[nodiscard]] bool positions_overlap() const {
+  [[nodiscard]] bool positions_overlap() const { return !storages_differ() && ranges_overlap(); }
+
+  /// Whether each tensor of the lists has a storage of its own: nearly always.
+  [[nodiscard]] bool storages_differ() const {
+    std::size_t most = 16;
+    while (most < 2 * lists_.size() * length_) most *= 2;
+    std::vector<const c10::StorageImpl*> seen(most, nullptr);  // by hash, the next free place
+    for (const auto& list : lists_) {
+      if (list.numbers) continue;
+      for (const at::Tensor& tensor : list.tensors) {
+        const c10::StorageImpl* const storage = storage_of(tensor);
+        std::size_t at = (reinterpret_cast<std::uintptr_t>(storage) >> 4) * 0x9E3779B97F4A7C15U;
+        for (at >>= 20; seen[at & (most - 1)] != nullptr; ++at) {
+          if (seen[at & (most - 1)] == storage) return false;
+        }
+        seen[at & (most - 1)] = storage;
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] bool ranges_overlap() const {
     struct Range {
       const c10::StorageImpl* storage;
       std::int64_t begin;
@@ -320,13 +373,13 @@ class Caller {
     return false;
   }
 
-  [[nodiscard]] std::vector<Operand> operands_at(std::size_t position) const {
-    std::vector<Operand> operands;
+  [[nodiscard]] Operands operands_at(std::size_t position) const {
+    Operands operands;
     for (const std::size_t i : tensors_) {
-      operands.push_back({arguments_[i].toTensor(), !reads_only_[i]});
+      operands.push_back({&arguments_[i].toTensor(), !reads_only_[i]});
     }
     for (const auto& list : lists_) {
-      if (!list.numbers) operands.push_back({list.tensors[position], !reads_only_[list.index]});
+      if (!list.numbers) operands.push_back({&list.tensors[position], !reads_only_[list.index]});
     }
     return operands;
   }
@@ -334,6 +387,11 @@ class Caller {
   [[nodiscard]] bool agrees(const at::Tensor& one, const at::Tensor& other) const {
     return one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type() &&
            (lists_.empty() || one.strides() == other.strides());
+  }
+
+  /// Of a storage that is no block's.
+  [[nodiscard]] bool is_small(const at::Tensor& tensor) const {
+    return static_cast<Bytes>(storage_of(tensor)->nbytes()) < manager_.min_block();
   }
 
   bool is_managed(EngineLock& lock, const at::Tensor& tensor) const {
@@ -364,18 +422,22 @@ Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpIn
   Caller call(manager, info, op, stack);
   if (!call.read()) return result;
   if (call.over_lists() == (info.deferral == Deferral::kElements)) return result;
+  const std::size_t length = std::max<std::size_t>(call.length(), 1);
+  std::vector<bool> for_long(length, false);
+  if (who.is_behind) {
+    for (std::size_t k = 0; k < length; ++k) for_long[k] = who.is_behind(call.uses_at(k));
+  }
   std::vector<std::size_t> waiting;
   std::vector<std::size_t> others;
-  std::vector<bool> chosen;
   const bool all = who.chosen == nullptr || who.others_too;
   const bool any_chosen = who.chosen != nullptr && !who.chosen->empty();
   {
     EngineLock lock = manager.engine().lock();
-    for (std::size_t k = 0; k < std::max<std::size_t>(call.length(), 1); ++k) {
+    for (std::size_t k = 0; k < length; ++k) {
       const bool picked = any_chosen && call.writes_one_of(lock, *who.chosen, k);
+      for_long[k] = for_long[k] || picked || who.chosen == nullptr;
       const bool waits = (all || picked) && call.may_wait(lock, k);
       (waits ? waiting : others).push_back(k);
-      if (waits) chosen.push_back(picked);
     }
   }
   if (waiting.empty()) return result;
@@ -388,16 +450,20 @@ Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpIn
     const InParts in_parts;
     call.copy_numbers(waiting);
   }
-  for (std::size_t i = 0; i < waiting.size(); ++i) {
-    const std::size_t position = waiting[i];
-    auto part = call.part_at(position);
-    part->chosen = chosen[i];
+  const std::vector<std::size_t> pieces = call.pieces(who.piece);
+  std::map<std::pair<std::size_t, bool>, std::vector<std::size_t>> bundles;
+  for (const std::size_t k : waiting) bundles[{pieces[k], for_long[k]}].push_back(k);
+  for (const auto& [key, positions] : bundles) {
+    auto part = call.part_for(positions);
+    part->for_long = key.second;
     part->info = &info;
     part->kernel = &kernel;
     part->op = op;
     part->keys = keys;
     part->grad_mode = c10::GradMode::is_enabled();
-    if (makes) result.made[position] = alias_of(part->makes);
+    for (std::size_t i = 0; i < part->makes.size(); ++i) {
+      result.made[positions[i]] = alias_of(part->makes[i]);
+    }
     result.parts.push_back(std::move(part));
   }
   return result;

@@ -4,8 +4,10 @@
 #include <ATen/core/ivalue.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -15,7 +17,8 @@
 
 namespace lms::torch {
 
-/// One run of an operator that has been called and not run.
+/// One run of an operator that has been called and not run: of all of it, or of some positions of
+/// its lists.
 struct Part {
   RunOperator run = nullptr;
   const OpInfo* info = nullptr;
@@ -25,22 +28,25 @@ struct Part {
   bool grad_mode = false;
   /// As they were at the call: tensors of its own over the same storages, and what is small a copy.
   c10::Stack arguments;
-  at::Tensor makes;          ///< what it returns, whose storage has no memory yet; or undefined
+  /// What it returns, if it makes a list: tensors whose storages have no memory yet.
+  std::vector<at::Tensor> makes;
   StorageUses uses;          ///< alive through these
   std::uint64_t number = 0;  ///< in the order of the program
   std::chrono::steady_clock::time_point called;
   std::uint64_t call = 0;  ///< which this is a part of; parts of one call are independent
-  Bytes bytes = 0;         ///< of its tensors
-  bool chosen = false;     ///< it writes a block of WhoWaits::chosen
+  bool for_long = false;   ///< it waits for more than the next operators: see WhoWaits
   /// The thread that called it, if it waits for that thread's next operators over lists alone.
   const ThreadState* brief_for = nullptr;
   bool runs = false;  ///< a thread is running it
 };
 
-/// Which parts are to wait, if they may.
+/// Which positions are to wait, if they may.
 struct WhoWaits {
   const std::unordered_set<BlockUid>* chosen = nullptr;  ///< those that write these; null: all
+  /// Likewise those of which this is true, as they cannot run before one that waits.
+  std::function<bool(std::span<const StorageUse>)> is_behind;
   bool others_too = false;  ///< for the operators that follow, if not for longer
+  Bytes piece = 0;          ///< of four lists, as optimizers have: what one part may take
 };
 
 /// What becomes of one call of an operator.
@@ -52,8 +58,9 @@ struct Deferrable {
   std::vector<at::Tensor> made;
 };
 
-/// Splits a call into what may wait and what may not; no parts: all of it has to run now. A part
-/// may wait if
+/// Splits a call into what may wait and what may not; no parts: all of it has to run now. Positions
+/// that lie side by side are one part, as far as they wait for the same and are within a piece;
+/// lists of tensors of the same sizes are cut at the same places. A position may wait if
 /// - it could not fail: its tensors agree in geometry and type, and do not overlap;
 /// - all of its tensors are in managed blocks whose addresses nobody else has, or so small that
 ///   they are copied here (learning rates, step counts, scales);

@@ -74,24 +74,32 @@ void Deferred::count(bool among) {
   if (!among) --deferring;
 }
 
-bool Deferred::concerns(const OpInfo& info, c10::function_ref<bool()> split) const {
-  if (waiting_.load(std::memory_order_relaxed) > 0) return true;
-  if (any_late_.load(std::memory_order_relaxed) && !manager_.records_here()) return true;
-  const Mode mode = this->mode();
-  if (!is_by_plan(mode)) return info.deferral != Deferral::kNever;
-  if (info.deferral == Deferral::kNever || info.deferral == Deferral::kElements) return false;
-  return any_chosen_.load(std::memory_order_relaxed) || (mode == Mode::kLists && split());
+Concern Deferred::concern_of(const OpInfo& info, c10::function_ref<bool()> split) const {
+  const auto waiting = waiting_.load(std::memory_order_relaxed);
+  const auto may_wait = [&] {
+    const Mode mode = this->mode();
+    if (info.deferral == Deferral::kNever || mode == Mode::kNone) return false;
+    if (!is_by_plan(mode)) return true;
+    if (info.deferral == Deferral::kElements) return false;
+    if (any_chosen_.load(std::memory_order_relaxed)) return true;
+    return mode == Mode::kLists && (waiting > brief_.load(std::memory_order_relaxed) || split());
+  };
+  if (may_wait()) return Concern::kMayWait;
+  if (waiting > 0) return Concern::kRuns;
+  const bool late = any_late_.load(std::memory_order_relaxed) && !manager_.is_in_order();
+  return late ? Concern::kRuns : Concern::kNothing;
 }
 
-bool concerns_deferred(const OpInfo& info, c10::function_ref<bool()> split) {
+Concern concern_of_deferred(const OpInfo& info, c10::function_ref<bool()> split) {
+  Concern most = Concern::kNothing;
   int left = deferring.load(std::memory_order_relaxed);
   for (auto place = deferring_ones.begin(); left > 0 && place != deferring_ones.end(); ++place) {
     const Deferred* const one = place->load(std::memory_order_relaxed);
     if (one == nullptr) continue;
-    if (one->concerns(info, split)) return true;
+    most = std::max(most, one->concern_of(info, split));
     --left;
   }
-  return false;
+  return most;
 }
 
 std::shared_ptr<const Deferred::Chosen> Deferred::chosen() {
@@ -143,8 +151,18 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   if (!manager_.records_here() || manager_.capturing()) return false;
   // What helpers of other environments have computed depends on who has helped.
   if (!plain_environments() || float_environment() != 0) return false;
-  Deferrable call = what_may_wait(manager_, {.chosen = by_choice.get(), .others_too = brief}, info,
-                                  kernel, op, keys, stack);
+  // Tests have every position wait, and run, by itself.
+  WhoWaits who = {.chosen = by_choice.get(),
+                  .is_behind = {},
+                  .others_too = brief,
+                  .piece = by_plan ? manager_.list_chunk() : 0};
+  if (brief && long_ones()) {
+    who.is_behind = [&](std::span<const StorageUse> uses) {
+      const std::lock_guard guard(mutex_);
+      return is_behind_chosen(uses);
+    };
+  }
+  Deferrable call = what_may_wait(manager_, who, info, kernel, op, keys, stack);
   if (call.parts.empty()) return false;
   discard_dead();
   const std::uint64_t number = [&] {
@@ -154,7 +172,7 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   for (auto& part : call.parts) {
     part->run = run;
     part->call = number;
-    if (brief && !part->chosen) part->brief_for = &thread_state();
+    if (brief && !part->for_long) part->brief_for = &thread_state();
     add(std::move(part));
   }
   // Another thread may have turned it off meanwhile, and run what was there.
@@ -184,7 +202,7 @@ void Deferred::add(std::unique_ptr<Part> part) {
     const std::lock_guard guard(mutex_);
     shared->number = next_number_++;
     shared->called = std::chrono::steady_clock::now();
-    if (shared->brief_for != nullptr && is_behind_chosen(*shared)) shared->brief_for = nullptr;
+    if (shared->brief_for != nullptr && is_behind_chosen(shared->uses)) shared->brief_for = nullptr;
     all_.push_back(shared);
     for (const StorageUse& use : shared->uses) {
       auto& row = by_storage_[use.storage];
@@ -199,8 +217,8 @@ void Deferred::add(std::unique_ptr<Part> part) {
   if (too_long) before_use(shared->uses);
 }
 
-bool Deferred::is_behind_chosen(const Part& part) const {
-  return std::ranges::any_of(part.uses, [&](const StorageUse& use) {
+bool Deferred::is_behind_chosen(std::span<const StorageUse> uses) const {
+  return std::ranges::any_of(uses, [&](const StorageUse& use) {
     const auto row = by_storage_.find(use.storage);
     return row != by_storage_.end() && std::ranges::any_of(row->second, [&](const Waiting& one) {
              return one.part->brief_for == nullptr && conflicts(use.writes, one.writes);
@@ -220,7 +238,8 @@ void Deferred::remove(const PartPtr& part) {
   if (part->brief_for != nullptr) --brief_;
 }
 
-Deferred::Group Deferred::first_for(std::span<const StorageUse> uses, std::uint64_t before) const {
+Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
+                                      std::uint64_t before) const {
   // Whoever is before one that must run, and conflicts with it, must run as well.
   const auto in_order = [](const PartPtr& one, const PartPtr& other) {
     return one->number < other->number;
@@ -239,36 +258,18 @@ Deferred::Group Deferred::first_for(std::span<const StorageUse> uses, std::uint6
       for (const StorageUse& next : one.part->uses) open.emplace_back(next, one.part->number);
     }
   }
-  return group_of(Group(needed.begin(), needed.end()));
+  return needed.empty() ? nullptr : *needed.begin();
 }
 
-Deferred::Group Deferred::group_of(std::span<const PartPtr> parts) const {
-  Group group;
-  Bytes bytes = 0;
-  for (const PartPtr& part : parts) {
-    bytes += part->bytes;
-    if (!group.empty() && (part->call != group.front()->call || part->runs || group.front()->runs ||
-                           bytes > manager_.list_chunk())) {
-      break;
-    }
-    group.push_back(part);
-  }
-  return group;
-}
-
-Deferred::Group Deferred::next_brief(const ThreadState& thread) const {
+Deferred::PartPtr Deferred::next_brief(const ThreadState& thread) const {
   // What a position needs of all calls is there while its part of the last one runs.
   const auto last = std::ranges::find(all_.rbegin(), all_.rend(), &thread, &Part::brief_for);
-  if (last == all_.rend()) return {};
-  const auto first = std::find_if(last, all_.rend(),
-                                  [&](const PartPtr& part) { return part->call != (*last)->call; });
-  Group positions;
-  std::copy_if(first.base(), last.base(), std::back_inserter(positions),
-               [&](const PartPtr& part) { return part->brief_for == &thread; });
-  StorageUses uses;
-  const Group together = group_of(positions);
-  for (const PartPtr& part : together) uses.append(part->uses.begin(), part->uses.end());
-  return first_for(uses, together.back()->number + 1);
+  if (last == all_.rend()) return nullptr;
+  PartPtr first = *last;
+  for (auto part = last; part != all_.rend() && (*part)->call == first->call; ++part) {
+    if ((*part)->brief_for == &thread) first = *part;
+  }
+  return first_for(first->uses, first->number + 1);
 }
 
 void Deferred::discard_dead() {

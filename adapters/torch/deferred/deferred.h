@@ -22,6 +22,13 @@
 
 namespace lms::torch {
 
+/// What waits is to an operator that is about to run.
+enum class Concern : std::uint8_t {
+  kNothing,
+  kRuns,     ///< run_needed(): something may have to run first
+  kMayWait,  ///< put_off(), then that: it may wait itself
+};
+
 /// Operators of one device that have been called and have not run. Each waits until somebody is
 /// about to look at what it writes, or to change what it reads. Docs: docs/design/0020.
 ///
@@ -56,9 +63,9 @@ class Deferred {
   /// the pilot's lock held.
   void choose(const std::vector<BlockUid>& written);
 
-  /// Whether an operator like this one, called here and now, has anything to ask. `split`: whether
-  /// it is over lists, and so large that it runs in parts.
-  [[nodiscard]] bool concerns(const OpInfo& info, c10::function_ref<bool()> split) const;
+  /// What an operator like this one, called here and now, has to ask. `split`: whether it is over
+  /// lists, and so large that it runs in parts.
+  [[nodiscard]] Concern concern_of(const OpInfo& info, c10::function_ref<bool()> split) const;
   /// An operator has been called, outside of any other. True: it, or all that has not run here,
   /// waits, and the stack holds its results.
   bool defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
@@ -91,8 +98,6 @@ class Deferred {
 
  private:
   using PartPtr = std::shared_ptr<Part>;
-  /// Parts of one call, in order: they run as one.
-  using Group = std::vector<PartPtr>;
   struct Waiting {
     PartPtr part;
     bool writes;
@@ -105,21 +110,21 @@ class Deferred {
   /// Among those that `deferring` counts, or not.
   void count(bool among);
   void add(std::unique_ptr<Part> part);
-  /// Whether it cannot run before one that waits for more than the next operators. Under the lock.
-  [[nodiscard]] bool is_behind_chosen(const Part& part) const;
+  /// Whether whoever uses these cannot run before one that waits for more than the next operators.
+  /// Under the lock, as all that follow.
+  [[nodiscard]] bool is_behind_chosen(std::span<const StorageUse> uses) const;
   void remove(const PartPtr& part);
-  /// The first of those called before number `before` that must run before these are used, with
-  /// others of its call that must; empty: there is none. Under the lock.
-  [[nodiscard]] Group first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
-  /// Of parts in order, those of the first one's call that run as one.
-  [[nodiscard]] Group group_of(std::span<const PartPtr> parts) const;
-  [[nodiscard]] Group next_brief(const ThreadState& thread) const;
+  /// The first of those called before number `before` that must run before these are used; null:
+  /// there is none.
+  [[nodiscard]] PartPtr first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
+  /// The first that must run of what waits for this thread's next operators.
+  [[nodiscard]] PartPtr next_brief(const ThreadState& thread) const;
   /// Runs parts as long as there is a next one. The lock is let go in between.
-  void run_until(std::unique_lock<std::mutex>& lock, const std::function<Group()>& next);
+  void run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next);
   [[nodiscard]] bool cuts_short(std::span<const StorageUse> uses) const;
-  void run(const Group& group);
+  void run(const Part& part);
   /// The tensors that waited for what has been made get its memory.
-  void fill(const Group& group, const std::vector<at::Tensor>& made);
+  void fill(const Part& part, const std::vector<at::Tensor>& made);
   void wait(std::unique_lock<std::mutex>& lock);
   /// Parts that write only what nobody has any more.
   void discard_dead();
@@ -164,16 +169,16 @@ extern std::atomic<int> deferring;
 /// False: nothing waits, and nothing is to. One load.
 inline bool any_deferred() noexcept { return deferring.load(std::memory_order_relaxed) > 0; }
 
-/// False: put_off() and run_needed() would do nothing for an operator like this one.
-[[nodiscard]] bool concerns_deferred(const OpInfo& info, c10::function_ref<bool()> split);
+/// What there is to ask for an operator like this one, of all devices.
+[[nodiscard]] Concern concern_of_deferred(const OpInfo& info, c10::function_ref<bool()> split);
 
-/// What an operator asks before it runs, where concerns_deferred(). True: it waits, or is done, and
-/// the stack holds its results.
+/// True: the operator waits, or is done, and the stack holds its results.
 bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split);
-/// Runs what must have run before an operator that does not wait.
+/// Runs what must have run before an operator that does not wait, and uses these.
 void run_needed(const OpInfo& info, const c10::Stack& stack);
+void run_needed(const OpInfo& info, const StorageUses& uses);
 
 /// Somebody is about to use the tensor's bytes from outside of any operator.
 void run_deferred(const at::Tensor& tensor, bool writes);

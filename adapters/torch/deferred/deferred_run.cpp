@@ -22,21 +22,6 @@ namespace {
 /// Parts that the calling thread is running.
 thread_local int running = 0;
 
-/// The call that these parts of one call are together.
-c10::Stack arguments_of(const std::vector<std::shared_ptr<Part>>& group) {
-  c10::Stack stack = group.front()->arguments;
-  if (group.size() == 1) return stack;
-  for (std::size_t i = 0; i < stack.size(); ++i) {
-    if (!stack[i].isList()) continue;
-    auto all = c10::impl::GenericList(stack[i].toList().elementType());
-    for (const auto& part : group) {
-      for (const c10::IValue& element : part->arguments[i].toListRef()) all.push_back(element);
-    }
-    stack[i] = std::move(all);
-  }
-  return stack;
-}
-
 /// But for dimensions of one position, of which the stride says nothing.
 bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
   if (one.sizes() != other.sizes()) return false;
@@ -130,7 +115,7 @@ bool Deferred::cuts_short(std::span<const StorageUse> uses) const {
 void Deferred::run_all() {
   discard_dead();
   std::unique_lock lock(mutex_);
-  run_until(lock, [&] { return group_of(all_); });
+  run_until(lock, [&] { return all_.empty() ? nullptr : all_.front(); });
 }
 
 void Deferred::run_brief() {
@@ -160,66 +145,62 @@ void Deferred::run_some() {
   run_until(lock, [&] { return first_for(one->uses, one->number + 1); });
 }
 
-void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function<Group()>& next) {
-  for (Group group = next(); !group.empty(); group = next()) {
-    if (group.front()->runs) {
-      group.clear();
+void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next) {
+  for (PartPtr part = next(); part != nullptr; part = next()) {
+    if (part->runs) {
+      part.reset();
       wait(lock);
       continue;
     }
     if (manager_.capturing()) {
       throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
-                  group.front()->info->name);
+                  part->info->name);
     }
-    for (const PartPtr& part : group) part->runs = true;
+    part->runs = true;
     lock.unlock();
     bool done = true;
     std::exception_ptr error;
     try {
-      run(group);
+      run(*part);
     } catch (const std::exception& failure) {
       // Its blocks found no room, so nothing has been written. And what has not been made has no
       // memory: nobody may go on with it.
-      done = !is_shortage(failure) && !group.front()->makes.defined();
+      done = !is_shortage(failure) && part->makes.empty();
       error = std::current_exception();
     } catch (...) {
-      done = !group.front()->makes.defined();
+      done = part->makes.empty();
       error = std::current_exception();
     }
     lock.lock();
-    for (const PartPtr& part : group) {
-      part->runs = false;
-      if (!done) continue;
+    part->runs = false;
+    if (done) {
       if (part->brief_for == nullptr) waited_ += std::chrono::steady_clock::now() - part->called;
       note_late(*part);
       remove(part);
     }
     ended_.notify_all();
     lock.unlock();
-    group.clear();  // perhaps the last that holds a gradient
+    part.reset();  // perhaps the last that holds a gradient
     if (error) std::rethrow_exception(error);
     lock.lock();
   }
 }
 
-void Deferred::run(const Group& group) {
-  const Part& part = *group.front();
+void Deferred::run(const Part& part) {
   manager_.in_order([&] {
     const PartScope scope(part);
-    c10::Stack stack = arguments_of(group);
+    c10::Stack stack = part.arguments;
     part.run(*part.info, *part.kernel, *part.op, part.keys, stack);
-    if (part.makes.defined()) fill(group, stack.back().toTensorVector());
-    for (const PartPtr& one : group) {
-      for (const StorageUse& use : one->uses) manager_.used_late(*use.storage);
-    }
+    if (!part.makes.empty()) fill(part, stack.back().toTensorVector());
+    for (const StorageUse& use : part.uses) manager_.used_late(*use.storage);
   });
 }
 
-void Deferred::fill(const Group& group, const std::vector<at::Tensor>& made) {
-  TORCH_INTERNAL_ASSERT(made.size() == group.size());
+void Deferred::fill(const Part& part, const std::vector<at::Tensor>& made) {
+  TORCH_INTERNAL_ASSERT(made.size() == part.makes.size());
   StorageUses from;
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    const at::Tensor& waiting = group[i]->makes;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const at::Tensor& waiting = part.makes[i];
     from.push_back({storage_of(made[i]), true});
     TORCH_INTERNAL_ASSERT(lie_alike(made[i], waiting) && made[i].dtype() == waiting.dtype() &&
                           made[i].storage_offset() == 0 &&
@@ -227,8 +208,8 @@ void Deferred::fill(const Group& group, const std::vector<at::Tensor>& made) {
   }
   Pins held;  // where they are, they stay
   held.add(from);
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    manager_.hand_over(*from[i].storage, *storage_of(group[i]->makes));
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    manager_.hand_over(*from[i].storage, *storage_of(part.makes[i]));
   }
 }
 
@@ -263,7 +244,7 @@ void Deferred::forget_late() {
 }
 
 void Deferred::order_after_late(std::span<const StorageUse> uses) {
-  if (manager_.records_here()) return;  // the stream on which parts run
+  if (manager_.is_in_order()) return;
   {
     const c10::impl::VirtualGuardImpl guard(manager_.device().type());
     const c10::StreamId stream = guard.getStream(manager_.device()).id();
@@ -316,8 +297,11 @@ bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction&
 }
 
 void run_needed(const OpInfo& info, const c10::Stack& stack) {
+  if (!none_may_run()) run_needed(info, uses_of(info, stack));
+}
+
+void run_needed(const OpInfo& info, const StorageUses& uses) {
   if (none_may_run()) return;
-  const StorageUses uses = uses_of(info, stack);
   const bool outermost = thread_state().depth == 0;
   const bool ends_lists = outermost && info.kind != OpKind::kList && !thread_state().in_parts;
   for (DeviceManager* const manager : managers_of(uses)) {

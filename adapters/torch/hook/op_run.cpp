@@ -412,6 +412,11 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   });
 }
 
+/// Tensors whose bytes lie in tensors within: storages are found among boxed arguments alone.
+bool looks_inside(c10::DispatchKeySet keys) {
+  return keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr}));
+}
+
 [[gnu::noinline]] void run_nested(ThreadState& state, UnboxedCall& call) {
   const Depth depth(state, call.info());
   StorageUses storages;
@@ -430,13 +435,16 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     return;
   }
   const auto split = [&] { return would_be_split(info, stack); };
-  const bool deferred = concerns_deferred(info, split);
-  if (deferred && put_off(&run_operator, info, kernel, op, keys, stack, split)) return;
+  const Concern deferred = concern_of_deferred(info, split);
+  if (deferred == Concern::kMayWait &&
+      put_off(&run_operator, info, kernel, op, keys, stack, split)) {
+    return;
+  }
   if (info.kind == OpKind::kList && state.depth == 0 &&
       run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
     return;
   }
-  if (deferred) run_needed(info, stack);
+  if (deferred != Concern::kNothing) run_needed(info, stack);
   if (state.depth > 0) {
     run_nested(state, info, kernel, op, keys, stack);
   } else {
@@ -446,18 +454,36 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
 
 void run_operator(UnboxedCall& call) {
   ThreadState& state = thread_state();
-  if (!any_active() || call.info().kind == OpKind::kTransparent) {
+  const OpInfo& info = call.info();
+  if (!any_active() || info.kind == OpKind::kTransparent) {
     call.run();
-  } else if (state.keeps > 0 ||
-             concerns_deferred(call.info(), [&] { return would_be_split(call); })) {
+    return;
+  }
+  const Concern deferred = concern_of_deferred(info, [&] { return would_be_split(call); });
+  if (state.keeps > 0 || deferred == Concern::kMayWait ||
+      (deferred == Concern::kRuns && looks_inside(call.keys()))) {
     c10::Stack stack;
     call.box(stack);
-    run_operator(call.info(), call.kernel(), call.op(), call.keys(), stack);
+    run_operator(info, call.kernel(), call.op(), call.keys(), stack);
     call.take_results(stack);
-  } else if (state.depth > 0) {
+    return;
+  }
+  const auto run_first = [&](const UnboxedCall& one) {
+    if (deferred == Concern::kNothing) return;
+    StorageUses uses;
+    one.collect_arguments(uses);
+    run_needed(info, uses);
+  };
+  if (info.kind == OpKind::kList && state.depth == 0 && run_in_chunks(call, [&](UnboxedCall& part) {
+        run_first(part);
+        run_outermost(state, part);
+      })) {
+    return;
+  }
+  run_first(call);
+  if (state.depth > 0) {
     run_nested(state, call);
-  } else if (call.info().kind != OpKind::kList ||
-             !run_in_chunks(call, [&](UnboxedCall& part) { run_outermost(state, part); })) {
+  } else {
     run_outermost(state, call);
   }
 }

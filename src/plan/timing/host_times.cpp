@@ -4,6 +4,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "plan/timing/timing.h"
+
 namespace lms {
 namespace {
 
@@ -105,6 +107,30 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
   return {.copy_ms = each(host.copies, part, kCopy * mean),
           .leave_ms = each(host.leaves, part, kLeave * mean),
           .remake_ms = each(host.remakes, part, kRemake * mean)};
+}
+
+void fit_host_times(Trace& trace, LinkModel& link, const Plan& plan, double step_ms) {
+  if (step_ms <= 0 || trace.host_ms() <= 0) return;
+  const std::vector<TraceOperator> operators = trace.operators;
+  const HostCosts costs = link.host;
+  const auto takes_with = [&](double part) {
+    for (std::size_t i = 0; i < operators.size(); ++i) {
+      trace.operators[i].host_ms = part * operators[i].host_ms;
+    }
+    link.host = {.copy_ms = part * costs.copy_ms,
+                 .leave_ms = part * costs.leave_ms,
+                 .remake_ms = part * costs.remake_ms};
+    return time_plan(trace, plan, link).step_ms;
+  };
+  if (takes_with(1) <= step_ms) return;
+  double enough = 0;
+  double more = 1;
+  for (int i = 0; i < 8; ++i) {
+    const double part = (enough + more) / 2;
+    (takes_with(part) <= step_ms ? enough : more) = part;
+  }
+  (void)takes_with(enough);
+  if (enough == 0) forget(trace);
 }
 
 }  // namespace lms
