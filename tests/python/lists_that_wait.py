@@ -54,10 +54,8 @@ def _limit(part: float) -> int:
 
 
 def _managed(part: float = 0.5, **settings: Any) -> Any:
-    return harness.managed(
-        DEVICE,
-        **{"limit": _limit(part), "plan": False, "plan_cache": "off", "deferred_updates": "true"} | settings,
-    )
+    usual = {"plan": False, "plan_cache": "off", "deferred_updates": "true"}
+    return harness.managed(DEVICE, **{"limit": _limit(part)} | usual | settings)
 
 
 def _waited() -> int:
@@ -196,7 +194,8 @@ def test_two_threads() -> None:
 )
 def test_weights_that_wait_together(optimizer: str, settings: str) -> None:
     """Many weights of a few kilobytes: pieces of the lists wait and run as one."""
-    layers, width, steps = 400, 40 if DEVICE == "cpu" else 256, 6 if settings == "planned" else 2
+    layers, width = 400, 40 if DEVICE == "cpu" else 256
+    steps = 6 if settings == "planned" else 2
 
     def run() -> Any:
         seed()
