@@ -25,6 +25,24 @@ constexpr double kFirstPlan = 0.1;
 /// Steps in which a step that has changed for good is learnt anew.
 constexpr std::uint64_t kToLearn = 6;
 
+/// What the operators took of the device. Where it stood still for the host, or was about to, an
+/// operator seems to take as long as the host did to queue it: it takes no longer than its like
+/// did.
+std::vector<double> device_ms(const std::vector<StepShape::Operator>& operators,
+                              const std::vector<MeasuredOperator>& laps) {
+  std::vector<double> each;
+  std::unordered_map<OperatorKey, double> least;
+  for (std::size_t i = 0; i < laps.size() && i < operators.size(); ++i) {
+    each.push_back(laps[i].end_ms - laps[i].begin_ms);
+    const auto [like, first] = least.emplace(operators[i].key, each[i]);
+    like->second = std::min(like->second, each[i]);
+  }
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (laps[i].starved()) each[i] = least[operators[i].key];
+  }
+  return each;
+}
+
 }  // namespace
 
 void Pilot::launch(const std::shared_ptr<Job>& job) {
@@ -134,10 +152,10 @@ void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
 void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps& laps) {
   const Options& options = job.options;
   Trace& trace = script.shape.trace;
-  for (std::size_t i = 0; i < trace.operators.size() && i < laps.operators.size(); ++i) {
+  const std::vector<double> measured = device_ms(script.shape.operators, laps.operators);
+  for (std::size_t i = 0; i < measured.size(); ++i) {
     TraceOperator& op = trace.operators[i];
-    double ms = laps.operators[i].end_ms - laps.operators[i].begin_ms;
-    if (i < job.longer.size()) ms *= job.longer[i];
+    const double ms = i < job.longer.size() ? measured[i] * job.longer[i] : measured[i];
     // Copies beside an operator slow it, which plans reckon by themselves: the least that has been
     // seen is nearest to what it takes alone.
     op.ms = script.refined ? std::min(op.ms, ms) : ms;

@@ -351,6 +351,18 @@ TEST(Pilot, WhatPassesBetweenTwoStepsIsNoOperatorsTimeOnTheHost) {
   EXPECT_LT(stats.host_ms, 40);
 }
 
+/// Else a host that is late makes operators longer, and their copies seem to have time.
+TEST(Pilot, ADeviceThatWaitsForTheHostTakesNoLongerForAnOperatorThanForItsLike) {
+  Loop loop(kTight, 8);
+  loop.alike = true;
+  loop.device.starves_at = {2, 12};
+  for (int i = 0; i < 16; ++i) loop.step(8);
+  ASSERT_GE(loop.pilot.stats().refined, 1);
+  const auto script = loop.pilot.current();
+  ASSERT_NE(script, nullptr);
+  for (const TraceOperator& op : script->shape.trace.operators) EXPECT_LT(op.ms, 50) << op.name;
+}
+
 TEST(Pilot, LapsOfAStepThatTurnsOutToBeAnotherAreDropped) {
   int dropped = 0;
   for (int before = 1; before <= 18; ++before) {

@@ -18,10 +18,8 @@ constexpr int kFar = 8;
 /// Of all operators, the host must have been near the device at so many.
 constexpr std::size_t kLeastPart = 10;
 constexpr std::size_t kLeast = 16;
-/// With fewer, the device stands still, or is about to: what it waits for is the host. Where that
-/// is so at less than a part in so many of the operators, the host's time is not what the step
-/// takes.
-constexpr int kStarving = 4;
+/// Where the device starves at less than a part in so many of the operators, the host's time is not
+/// what the step takes.
 constexpr std::size_t kStarvingPart = 100;
 /// What is done more seldom than this is not believed.
 constexpr int kOften = 4;
@@ -81,8 +79,8 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
     all.push_back(host.operators_ms[at]);
     by_name[trace.operators[at].name].push_back(host.operators_ms[at]);
   }
-  const auto starving = static_cast<std::size_t>(std::ranges::count_if(
-      device, [](const auto& op) { return op.behind >= 0 && op.behind < kStarving; }));
+  const auto starving =
+      static_cast<std::size_t>(std::ranges::count_if(device, &MeasuredOperator::starved));
   if (all.size() < std::max(kLeast, size / kLeastPart) || starving * kStarvingPart < size) {
     forget(trace);
     return {};

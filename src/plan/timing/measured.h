@@ -22,6 +22,10 @@ struct MeasuredOperator {
   static constexpr int kMany = std::numeric_limits<int>::max();
   int behind = -1;
   int behind_after = -1;
+
+  /// The device stood still, or was about to: what it waited for is the host.
+  [[nodiscard]] bool starved() const { return behind >= 0 && behind < kStarving; }
+  static constexpr int kStarving = 4;
 };
 
 /// A step that was carried out, to be shown beside its prediction.
