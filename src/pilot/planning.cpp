@@ -25,20 +25,42 @@ constexpr double kFirstPlan = 0.1;
 /// Steps in which a step that has changed for good is learnt anew.
 constexpr std::uint64_t kToLearn = 6;
 
-/// What the operators took of the device. Where it stood still for the host, or was about to, an
-/// operator seems to take as long as the host did to queue it: it takes no longer than its like
-/// did.
-std::vector<double> device_ms(const std::vector<StepShape::Operator>& operators,
-                              const std::vector<MeasuredOperator>& laps) {
-  std::vector<double> each;
-  std::unordered_map<OperatorKey, double> least;
-  for (std::size_t i = 0; i < laps.size() && i < operators.size(); ++i) {
-    each.push_back(laps[i].end_ms - laps[i].begin_ms);
-    const auto [like, first] = least.emplace(operators[i].key, each[i]);
-    like->second = std::min(like->second, each[i]);
+/// Whether operators do the same: of one name, over blocks of the same sizes. Empty: nobody knows,
+/// as sizes of what stays on the device are not in the trace of a step that has been placed.
+std::string likeness(const Trace& trace, const TraceOperator& op) {
+  std::string words = op.name;
+  for (const auto* ids : {&op.reads, &op.allocs}) {
+    words += '|';
+    for (const TraceBlockId id : *ids) {
+      if (trace.blocks[id].stays()) return {};
+      words += std::to_string(trace.blocks[id].bytes) + ',';
+    }
   }
+  return words;
+}
+
+/// What the operators took of the device. Where it stood still for the host, an operator seems to
+/// take as long as the host did to queue its kernels: it takes no longer than most of its like, for
+/// which the device did not wait.
+std::vector<double> device_ms(const Trace& trace, const std::vector<MeasuredOperator>& laps) {
+  std::vector<double> each;
+  for (const MeasuredOperator& lap : laps) each.push_back(lap.end_ms - lap.begin_ms);
+  each.resize(std::min(each.size(), trace.operators.size()));
+  const auto none_waits = [](const MeasuredOperator& lap) { return lap.behind != 0; };
+  if (std::ranges::all_of(laps, none_waits)) return each;
+  std::unordered_map<std::string, std::vector<double>> by_likeness;
   for (std::size_t i = 0; i < each.size(); ++i) {
-    if (laps[i].starved()) each[i] = least[operators[i].key];
+    if (!laps[i].starved()) by_likeness[likeness(trace, trace.operators[i])].push_back(each[i]);
+  }
+  by_likeness.erase("");
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (laps[i].behind != 0) continue;
+    const auto like = by_likeness.find(likeness(trace, trace.operators[i]));
+    if (like == by_likeness.end()) continue;
+    auto& times = like->second;
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::ranges::nth_element(times, middle);
+    each[i] = std::min(each[i], *middle);
   }
   return each;
 }
@@ -152,7 +174,7 @@ void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
 void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps& laps) {
   const Options& options = job.options;
   Trace& trace = script.shape.trace;
-  const std::vector<double> measured = device_ms(script.shape.operators, laps.operators);
+  const std::vector<double> measured = device_ms(trace, laps.operators);
   for (std::size_t i = 0; i < measured.size(); ++i) {
     TraceOperator& op = trace.operators[i];
     const double ms = i < job.longer.size() ? measured[i] * job.longer[i] : measured[i];
@@ -173,7 +195,8 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
   // Without a plan, what has to be done for room is part of what operators take.
   if (script.planned) {
     script.link.host = set_host_times(trace, job.host, laps.operators);
-    fit_host_times(trace, script.link, script.plan, job.host.step_ms);
+    // Steps that have followed the plan in other sizes say nothing of these.
+    if (job.longer.empty()) fit_host_times(trace, script.link, script.plan, job.host.step_ms);
   }
   PlanCache cache(options.plan_cache);
   const std::string key = options.plan_cache.empty()

@@ -39,6 +39,7 @@ class Rewriter {
         TraceOperator& before = result.operators.back();
         before.frees.insert(before.frees.end(), op.frees.begin(), op.frees.end());
         before.host_ms += std::max(0.0, op.host_ms - call_host_ms_);  // the program's own work
+        before.host_waits = before.host_waits || op.host_waits;
       }
     }
     forget_gone(result);

