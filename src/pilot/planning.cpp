@@ -11,6 +11,7 @@
 
 #include "base/background.h"
 #include "base/error.h"
+#include "base/median.h"
 #include "pilot/pilot.h"
 #include "plan/deferral.h"
 #include "plan/placed_plan.h"
@@ -56,11 +57,7 @@ std::vector<double> device_ms(const Trace& trace, const std::vector<MeasuredOper
   for (std::size_t i = 0; i < each.size(); ++i) {
     if (laps[i].behind != 0) continue;
     const auto like = by_likeness.find(likeness(trace, trace.operators[i]));
-    if (like == by_likeness.end()) continue;
-    auto& times = like->second;
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::ranges::nth_element(times, middle);
-    each[i] = std::min(each[i], *middle);
+    if (like != by_likeness.end()) each[i] = std::min(each[i], median(like->second));
   }
   return each;
 }

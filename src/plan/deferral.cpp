@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "plan/search.h"
 
 namespace lms {
@@ -57,10 +58,7 @@ class Rewriter {
         each.push_back(trace_.operators[part.op].host_ms);
       }
     }
-    if (each.empty()) return 0;
-    const auto middle = each.begin() + static_cast<std::ptrdiff_t>(each.size() / 2);
-    std::ranges::nth_element(each, middle);
-    return *middle;
+    return each.empty() ? 0 : median(each);
   }
 
   /// All of one group.
@@ -192,10 +190,8 @@ std::vector<WeightUpdate> latest_wanted(std::vector<WeightUpdate> updates, std::
                                         double share) {
   double all = 0;
   for (const WeightUpdate& update : updates) all += static_cast<double>(update.bytes);
-  const auto wait = [&](const WeightUpdate& update) {
-    return (update.wanted_by + operators - update.op()) % operators;
-  };
-  std::ranges::stable_sort(updates, std::ranges::greater(), wait);
+  std::ranges::stable_sort(updates, std::ranges::greater(),
+                           [&](const WeightUpdate& update) { return update.wait(operators); });
   double bytes = 0;
   std::size_t count = 0;
   while (count < updates.size()) {

@@ -240,9 +240,7 @@ std::vector<WeightUpdate> in_groups(std::vector<WeightUpdate> updates, std::size
   const auto same_operators = [](const WeightUpdate& one, const WeightUpdate& other) {
     return std::ranges::equal(one.parts, other.parts, {}, &UpdatePart::op, &UpdatePart::op);
   };
-  const auto wait = [&](const WeightUpdate& update) {
-    return (update.wanted_by + operators - update.op()) % operators;
-  };
+  const auto wait = [&](const WeightUpdate& update) { return update.wait(operators); };
   for (auto first = updates.begin(); first != updates.end();) {
     Bytes bytes = first->bytes;
     auto end = std::next(first);

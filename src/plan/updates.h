@@ -42,6 +42,10 @@ struct WeightUpdate {
 
   /// Its last operator.
   [[nodiscard]] std::size_t op() const { return parts.back().op; }
+  /// From there, how many of the step's operators go by until it is wanted.
+  [[nodiscard]] std::size_t wait(std::size_t operators) const {
+    return (wanted_by + operators - op()) % operators;
+  }
 };
 
 /// The updates of a step that could wait until their results are wanted. Empty if it has no

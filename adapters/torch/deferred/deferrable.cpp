@@ -138,7 +138,7 @@ class Caller {
   bool may_wait(EngineLock& lock, std::size_t position) const {
     const Operands operands = operands_at(position);
     if (operands.empty() || is_small(*operands.front().tensor)) return false;
-    bool writes = makes_ && !operands.empty();
+    bool writes = makes_;
     for (const Operand& one : operands) {
       if (!agrees(*operands.front().tensor, *one.tensor) || !is_managed(lock, *one.tensor)) {
         return false;

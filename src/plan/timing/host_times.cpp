@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/median.h"
 #include "plan/timing/timing.h"
 
 namespace lms {
@@ -27,12 +28,6 @@ constexpr int kOften = 4;
 constexpr double kCopy = 0.5;
 constexpr double kLeave = 0.2;
 constexpr double kRemake = 1.0;
-
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 void forget(Trace& trace) {
   for (TraceOperator& op : trace.operators) {
