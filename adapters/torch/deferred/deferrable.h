@@ -37,7 +37,8 @@ struct Part {
   bool for_long = false;   ///< it waits for more than the next operators: see WhoWaits
   /// The thread that called it, if it waits for that thread's next operators over lists alone.
   const ThreadState* brief_for = nullptr;
-  bool runs = false;  ///< a thread is running it
+  bool waits = false;  ///< it has been called, and has neither run nor been given up
+  bool runs = false;   ///< a thread is running it
 };
 
 /// Which positions are to wait, if they may.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <set>
 #include <utility>
 
 #include "adapters/torch/errors.h"
@@ -164,7 +163,7 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   }
   Deferrable call = what_may_wait(manager_, who, info, kernel, op, keys, stack);
   if (call.parts.empty()) return false;
-  discard_dead();
+  discard_if_many();
   const std::uint64_t number = [&] {
     const std::lock_guard guard(mutex_);
     return next_call_++;
@@ -203,7 +202,8 @@ void Deferred::add(std::unique_ptr<Part> part) {
     shared->number = next_number_++;
     shared->called = std::chrono::steady_clock::now();
     if (shared->brief_for != nullptr && is_behind_chosen(shared->uses)) shared->brief_for = nullptr;
-    all_.push_back(shared);
+    shared->waits = true;
+    all_.emplace_hint(all_.end(), shared->number, shared);
     for (const StorageUse& use : shared->uses) {
       auto& row = by_storage_[use.storage];
       row.push_back({shared, use.writes});
@@ -233,43 +233,47 @@ void Deferred::remove(const PartPtr& part) {
     std::erase_if(row->second, [&](const Waiting& one) { return one.part == part; });
     if (row->second.empty()) by_storage_.erase(row);
   }
-  std::erase(all_, part);
+  all_.erase(part->number);
+  part->waits = false;
   --waiting_;
   if (part->brief_for != nullptr) --brief_;
 }
 
-Deferred::PartPtr Deferred::first_for(std::span<const StorageUse> uses,
-                                      std::uint64_t before) const {
+Deferred::PartPtrs Deferred::needed_for(std::span<const StorageUse> uses,
+                                        std::uint64_t before) const {
   // Whoever is before one that must run, and conflicts with it, must run as well.
-  const auto in_order = [](const PartPtr& one, const PartPtr& other) {
-    return one->number < other->number;
-  };
-  std::set<PartPtr, decltype(in_order)> needed;
-  std::vector<std::pair<StorageUse, std::uint64_t>> open;
-  for (const StorageUse& use : uses) open.emplace_back(use, before);
-  while (!open.empty()) {
-    const auto [use, end] = open.back();
-    open.pop_back();
-    const auto row = by_storage_.find(use.storage);
-    if (row == by_storage_.end()) continue;
-    for (const Waiting& one : row->second) {
-      if (one.part->number >= end || !conflicts(use.writes, one.writes)) continue;
-      if (!needed.insert(one.part).second) continue;
-      for (const StorageUse& next : one.part->uses) open.emplace_back(next, one.part->number);
+  PartPtrs needed;
+  const auto add_those_before = [&](std::span<const StorageUse> of, std::uint64_t end) {
+    for (const StorageUse& use : of) {
+      const auto row = by_storage_.find(use.storage);
+      if (row == by_storage_.end()) continue;
+      for (const Waiting& one : row->second) {
+        if (one.part->number >= end || !conflicts(use.writes, one.writes)) continue;
+        if (std::ranges::find(needed, one.part) == needed.end()) needed.push_back(one.part);
+      }
     }
+  };
+  add_those_before(uses, before);
+  for (std::size_t next = 0; next < needed.size(); ++next) {
+    const PartPtr part = needed[next];
+    add_those_before(part->uses, part->number);
   }
-  return needed.empty() ? nullptr : *needed.begin();
+  std::ranges::sort(needed, {}, &Part::number);
+  return needed;
 }
 
-Deferred::PartPtr Deferred::next_brief(const ThreadState& thread) const {
+Deferred::PartPtrs Deferred::next_brief(const ThreadState& thread) const {
   // What a position needs of all calls is there while its part of the last one runs.
-  const auto last = std::ranges::find(all_.rbegin(), all_.rend(), &thread, &Part::brief_for);
-  if (last == all_.rend()) return nullptr;
-  PartPtr first = *last;
-  for (auto part = last; part != all_.rend() && (*part)->call == first->call; ++part) {
-    if ((*part)->brief_for == &thread) first = *part;
+  const auto is_brief = [&](const auto& one) { return one.second->brief_for == &thread; };
+  const auto last = std::find_if(all_.rbegin(), all_.rend(), is_brief);
+  if (last == all_.rend()) return {};
+  PartPtr first = last->second;
+  for (auto part = last; part != all_.rend() && part->second->call == first->call; ++part) {
+    if (is_brief(*part)) first = part->second;
   }
-  return first_for(first->uses, first->number + 1);
+  PartPtrs row = needed_for(first->uses, first->number);
+  row.push_back(std::move(first));
+  return row;
 }
 
 void Deferred::discard_dead() {
@@ -277,11 +281,11 @@ void Deferred::discard_dead() {
   const std::lock_guard guard(mutex_);
   // How often parts hold each storage; 0 where one that is wanted reads or writes it.
   std::unordered_map<c10::StorageImpl*, std::size_t> held;
-  for (const PartPtr& part : all_) {
+  for (const auto& [number, part] : all_) {
     for (const StorageUse& use : part->uses) ++held[use.storage];
   }
-  for (auto at = all_.size(); at-- > 0;) {
-    const PartPtr part = all_[at];
+  for (auto at = all_.end(); at != all_.begin();) {
+    const PartPtr part = (--at)->second;
     const bool wanted =
         part->runs || std::ranges::any_of(part->uses, [&](const StorageUse& use) {
           return use.writes && c10::raw::intrusive_ptr::use_count(use.storage) > held[use.storage];
@@ -289,10 +293,21 @@ void Deferred::discard_dead() {
     if (wanted) {
       for (const StorageUse& use : part->uses) held[use.storage] = 0;
     } else {
+      ++at;
       remove(part);
       dead.push_back(part);
     }
   }
+  kept_ = all_.size();
+}
+
+void Deferred::discard_if_many() {
+  constexpr std::size_t kFew = 64;
+  {
+    const std::lock_guard guard(mutex_);
+    if (all_.size() < 2 * kept_ + kFew) return;
+  }
+  discard_dead();
 }
 
 // Forks

@@ -2,13 +2,14 @@
 
 #include <c10/core/StorageImpl.h>
 #include <c10/util/FunctionRef.h>
+#include <c10/util/SmallVector.h>
 #include <lms/options.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -98,6 +99,7 @@ class Deferred {
 
  private:
   using PartPtr = std::shared_ptr<Part>;
+  using PartPtrs = c10::SmallVector<PartPtr, 8>;
   struct Waiting {
     PartPtr part;
     bool writes;
@@ -114,13 +116,14 @@ class Deferred {
   /// Under the lock, as all that follow.
   [[nodiscard]] bool is_behind_chosen(std::span<const StorageUse> uses) const;
   void remove(const PartPtr& part);
-  /// The first of those called before number `before` that must run before these are used; null:
-  /// there is none.
-  [[nodiscard]] PartPtr first_for(std::span<const StorageUse> uses, std::uint64_t before) const;
-  /// The first that must run of what waits for this thread's next operators.
-  [[nodiscard]] PartPtr next_brief(const ThreadState& thread) const;
-  /// Runs parts as long as there is a next one. The lock is let go in between.
-  void run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next);
+  /// Those called before number `before` that must run before these are used, in their order.
+  [[nodiscard]] PartPtrs needed_for(std::span<const StorageUse> uses, std::uint64_t before) const;
+  /// Of what waits for this thread's next operators: the first piece of the call that came last,
+  /// and before it what that needs.
+  [[nodiscard]] PartPtrs next_brief(const ThreadState& thread) const;
+  /// Runs parts as long as there are any. The lock is let go while one runs.
+  void run_until(std::unique_lock<std::mutex>& lock, c10::function_ref<PartPtrs()> next);
+  void run_one(std::unique_lock<std::mutex>& lock, PartPtr part);
   [[nodiscard]] bool cuts_short(std::span<const StorageUse> uses) const;
   void run(const Part& part);
   /// The tensors that waited for what has been made get its memory.
@@ -128,6 +131,8 @@ class Deferred {
   void wait(std::unique_lock<std::mutex>& lock);
   /// Parts that write only what nobody has any more.
   void discard_dead();
+  /// Where parts have become twice as many since: it goes through all of them.
+  void discard_if_many();
   void note_late(const Part& part);
   void forget_late();
   void order_after_late(std::span<const StorageUse> uses);
@@ -152,7 +157,8 @@ class Deferred {
   std::int64_t in_lists_ = 0;
   bool said_ = false;
   std::chrono::steady_clock::duration waited_{};
-  std::vector<PartPtr> all_;  ///< in order
+  std::map<std::uint64_t, PartPtr> all_;  ///< by number: in order
+  std::size_t kept_ = 0;                  ///< of them, when it was looked last which are dead
   std::unordered_map<c10::StorageImpl*, std::vector<Waiting>> by_storage_;
   /// What parts have used on the main stream, after other streams may have waited for that.
   std::unordered_map<c10::StorageImpl*, Late> late_;

@@ -96,7 +96,7 @@ void Deferred::before_use(std::span<const StorageUse> uses) {
           "an operator writes a gradient whose update would have waited, so the update runs now: "
           "zero_grad(set_to_none=True), the default, lets go of gradients instead");
     }
-    run_until(lock, [&] { return first_for(uses, UINT64_MAX); });
+    run_until(lock, [&] { return needed_for(uses, UINT64_MAX); });
   }
   if (any_late_.load(std::memory_order_relaxed)) order_after_late(uses);
 }
@@ -115,7 +115,11 @@ bool Deferred::cuts_short(std::span<const StorageUse> uses) const {
 void Deferred::run_all() {
   discard_dead();
   std::unique_lock lock(mutex_);
-  run_until(lock, [&] { return all_.empty() ? nullptr : all_.front(); });
+  run_until(lock, [&] {
+    PartPtrs all;
+    for (const auto& [number, part] : all_) all.push_back(part);
+    return all;
+  });
 }
 
 void Deferred::run_brief() {
@@ -128,7 +132,7 @@ void Deferred::run_brief() {
   } catch (const std::exception& error) {
     // From now on the error is whose who looks: this operator may be what makes room.
     if (!lock.owns_lock()) lock.lock();
-    for (const PartPtr& part : all_) {
+    for (const auto& [number, part] : all_) {
       if (part->brief_for != &thread) continue;
       part->brief_for = nullptr;
       --brief_;
@@ -141,49 +145,71 @@ void Deferred::run_some() {
   if (mode() != Mode::kRandom) return;
   std::unique_lock lock(mutex_);
   if (all_.empty() || random_() % 8 != 0) return;
-  const PartPtr one = all_[random_() % all_.size()];
-  run_until(lock, [&] { return first_for(one->uses, one->number + 1); });
+  const PartPtr one =
+      std::next(all_.begin(), static_cast<std::ptrdiff_t>(random_() % all_.size()))->second;
+  run_until(lock, [&] {
+    PartPtrs row = needed_for(one->uses, one->number);
+    if (one->waits) row.push_back(one);
+    return row;
+  });
+  lock.unlock();  // before the part goes
 }
 
-void Deferred::run_until(std::unique_lock<std::mutex>& lock, const std::function<PartPtr()>& next) {
-  for (PartPtr part = next(); part != nullptr; part = next()) {
-    if (part->runs) {
-      part.reset();
-      wait(lock);
-      continue;
+void Deferred::run_until(std::unique_lock<std::mutex>& lock, c10::function_ref<PartPtrs()> next) {
+  // What others call meanwhile comes after these; what they run need not run again.
+  for (PartPtrs parts = next(); !parts.empty(); parts = next()) {
+    for (PartPtr& part : parts) {
+      while (part->waits) {
+        if (part->runs) {
+          wait(lock);
+        } else {
+          run_one(lock, std::move(part));
+          break;
+        }
+      }
     }
-    if (manager_.capturing()) {
-      throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
-                  part->info->name);
+    // Others' may hold their last gradient by now, and that is not let go under the lock.
+    if (std::ranges::any_of(parts, [](const PartPtr& part) { return part != nullptr; })) {
+      lock.unlock();
+      parts.clear();
+      lock.lock();
     }
-    part->runs = true;
-    lock.unlock();
-    bool done = true;
-    std::exception_ptr error;
-    try {
-      run(*part);
-    } catch (const std::exception& failure) {
-      // Its blocks found no room, so nothing has been written. And what has not been made has no
-      // memory: nobody may go on with it.
-      done = !is_shortage(failure) && part->makes.empty();
-      error = std::current_exception();
-    } catch (...) {
-      done = part->makes.empty();
-      error = std::current_exception();
-    }
-    lock.lock();
-    part->runs = false;
-    if (done) {
-      if (part->brief_for == nullptr) waited_ += std::chrono::steady_clock::now() - part->called;
-      note_late(*part);
-      remove(part);
-    }
-    ended_.notify_all();
-    lock.unlock();
-    part.reset();  // perhaps the last that holds a gradient
-    if (error) std::rethrow_exception(error);
-    lock.lock();
   }
+}
+
+void Deferred::run_one(std::unique_lock<std::mutex>& lock, PartPtr part) {
+  if (manager_.capturing()) {
+    lock.unlock();
+    throw Error("LMS: a graph capture uses a tensor whose update has not run yet: " +
+                part->info->name);
+  }
+  part->runs = true;
+  lock.unlock();
+  bool done = true;
+  std::exception_ptr error;
+  try {
+    run(*part);
+  } catch (const std::exception& failure) {
+    // Its blocks found no room, so nothing has been written. And what has not been made has no
+    // memory: nobody may go on with it.
+    done = !is_shortage(failure) && part->makes.empty();
+    error = std::current_exception();
+  } catch (...) {
+    done = part->makes.empty();
+    error = std::current_exception();
+  }
+  lock.lock();
+  part->runs = false;
+  if (done) {
+    if (part->brief_for == nullptr) waited_ += std::chrono::steady_clock::now() - part->called;
+    note_late(*part);
+    remove(part);
+  }
+  ended_.notify_all();
+  lock.unlock();
+  part.reset();  // perhaps the last that holds a gradient
+  if (error) std::rethrow_exception(error);
+  lock.lock();
 }
 
 void Deferred::run(const Part& part) {

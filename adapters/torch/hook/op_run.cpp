@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "adapters/torch/deferred/deferred.h"
@@ -412,6 +413,40 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   });
 }
 
+/// A question that is answered once.
+template <typename Question>
+class Asked {
+ public:
+  explicit Asked(Question question) : question_(std::move(question)) {}
+  bool operator()() {
+    if (!answer_) answer_ = question_();
+    return *answer_;
+  }
+
+ private:
+  Question question_;
+  std::optional<bool> answer_;
+};
+
+void run_or_put_off(ThreadState& state, Concern deferred, c10::function_ref<bool()> split,
+                    const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                    const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  if (deferred == Concern::kMayWait &&
+      put_off(&run_operator, info, kernel, op, keys, stack, split)) {
+    return;
+  }
+  if (info.kind == OpKind::kList && state.depth == 0 &&
+      run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
+    return;
+  }
+  if (deferred != Concern::kNothing) run_needed(info, stack);
+  if (state.depth > 0) {
+    run_nested(state, info, kernel, op, keys, stack);
+  } else {
+    run_outermost(state, info, kernel, op, keys, stack);
+  }
+}
+
 /// Tensors whose bytes lie in tensors within: storages are found among boxed arguments alone.
 bool looks_inside(c10::DispatchKeySet keys) {
   return keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr}));
@@ -434,22 +469,9 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     kernel.callBoxed(op, keys, &stack);
     return;
   }
-  const auto split = [&] { return would_be_split(info, stack); };
+  Asked split([&] { return would_be_split(info, stack); });
   const Concern deferred = concern_of_deferred(info, split);
-  if (deferred == Concern::kMayWait &&
-      put_off(&run_operator, info, kernel, op, keys, stack, split)) {
-    return;
-  }
-  if (info.kind == OpKind::kList && state.depth == 0 &&
-      run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
-    return;
-  }
-  if (deferred != Concern::kNothing) run_needed(info, stack);
-  if (state.depth > 0) {
-    run_nested(state, info, kernel, op, keys, stack);
-  } else {
-    run_outermost(state, info, kernel, op, keys, stack);
-  }
+  run_or_put_off(state, deferred, split, info, kernel, op, keys, stack);
 }
 
 void run_operator(UnboxedCall& call) {
@@ -459,12 +481,13 @@ void run_operator(UnboxedCall& call) {
     call.run();
     return;
   }
-  const Concern deferred = concern_of_deferred(info, [&] { return would_be_split(call); });
+  Asked split([&] { return would_be_split(call); });
+  const Concern deferred = concern_of_deferred(info, split);
   if (state.keeps > 0 || deferred == Concern::kMayWait ||
       (deferred == Concern::kRuns && looks_inside(call.keys()))) {
     c10::Stack stack;
     call.box(stack);
-    run_operator(info, call.kernel(), call.op(), call.keys(), stack);
+    run_or_put_off(state, deferred, split, info, call.kernel(), call.op(), call.keys(), stack);
     call.take_results(stack);
     return;
   }
