@@ -277,6 +277,7 @@ void Pilot::learn_apart(StepShape shape) {
 void Pilot::get_to_know(Script& script) {
   script.needed = bytes_needed(script.shape);
   script.marginal = kMarginal * options_.min_block;
+  script.least = options_.min_block;
   script.turns = std::make_shared<Turns>(script.shape);
   const auto sibling = std::ranges::find_if(scripts_, [&](const auto& known) {
     return same_form(known->shape, script.shape) && same_allocations(known->shape, script.shape);

@@ -321,6 +321,7 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
     const auto id = static_cast<TraceBlockId>(expected.block);
     bind(id, uid, nullptr);
     see(id, bytes);
+    if (seen_) heard_.push_back(id);
     // Two that take turns: the old one is still at one of two places.
     const auto& turns = script_->placement.taking_turns;
     const auto partner = std::ranges::find_if(turns, [&](TraceBlockId old) {
@@ -353,6 +354,7 @@ void Walk::restart() {
   const auto& allocations = script_->shape.operators[position_].allocations;
   touches_ = allocations_ = 0;
   temporaries_.clear();
+  heard_.clear();
   beyond_ = 0;
   while (allocations_ < allocations.size() && !allocations[allocations_].inside) ++allocations_;
 }
@@ -362,8 +364,10 @@ bool Walk::end() {
   if (seen_) {
     settle_results();
     settle_beyond();
+    settle_unheard();
   }
   temporaries_.clear();
+  heard_.clear();
   beyond_ = 0;
   touches_ = allocations_ = 0;
   allocated_ += script_->shape.operators[position_].allocations.size();

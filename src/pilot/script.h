@@ -29,6 +29,7 @@ struct Script {
   /// Blocks smaller than this may be there in one size of the step and, too small to be managed,
   /// not in another.
   Bytes marginal = 0;
+  Bytes least = 0;  ///< smaller blocks are not managed: nobody hears of them
   bool planned = false;
   Plan plan;
   Placement placement;
@@ -217,6 +218,10 @@ class Walk {
   [[nodiscard]] bool is_marginal(Bytes bytes) const { return bytes < script_->marginal; }
   [[nodiscard]] std::optional<std::size_t> touch_of(BlockUid uid, Bytes bytes, bool writes) const;
   [[nodiscard]] std::optional<std::size_t> allocation_of(Bytes bytes) const;
+  /// What the running operator works on is so many times as large as in the script; nothing: not
+  /// known.
+  [[nodiscard]] std::optional<double> scale() const;
+  [[nodiscard]] bool is_unknown(Bytes bytes) const;
   bool varies_here(std::string why, std::optional<std::size_t> elsewhere);
   enum class Of : std::uint8_t { kUses, kAllocations, kBeyond };
   /// `index`: of the operator's uses, or its allocations; of what is beyond these, none.
@@ -225,6 +230,7 @@ class Walk {
   [[nodiscard]] bool is_temporary(BlockUid uid) const;
   void settle_results();
   void settle_beyond();
+  void settle_unheard();
   void settle(std::size_t index, const Temporary& made);
   [[nodiscard]] bool fits(TraceBlockId id) const;
   [[nodiscard]] bool met(TraceBlockId id) const { return met_[id] == step_; }
@@ -241,6 +247,7 @@ class Walk {
   std::unordered_map<TraceBlockId, BlockUid> ghosts_;
   std::optional<Names> names_;          ///< kept, of this step
   std::vector<Temporary> temporaries_;  ///< of the operator at position_
+  std::vector<TraceBlockId> heard_;     ///< of the running operator's results, in other sizes
   Bytes beyond_ = 0;                    ///< of those, what the script does not have
   std::size_t position_ = 0;
   std::size_t touches_ = 0;      ///< of the operator at position_

@@ -58,21 +58,57 @@ std::optional<std::size_t> Walk::touch_of(BlockUid uid, Bytes bytes, bool writes
   };
   const auto met = touches.begin() + static_cast<std::ptrdiff_t>(touches_);
   const bool again = std::any_of(touches.begin(), met, has_used);
-  if (again || (is_marginal(bytes) && !ids_.contains(uid))) return kNowhere;
+  const bool small = is_marginal(bytes) || is_unknown(bytes);
+  if (again || (small && !ids_.contains(uid))) return kNowhere;
   return std::nullopt;
+}
+
+std::optional<double> Walk::scale() const {
+  if (!seen_) return std::nullopt;
+  const auto& touches = script_->shape.operators[position_].touches;
+  for (std::size_t k = 0; k < touches_; ++k) {
+    const auto id = static_cast<TraceBlockId>(touches[k].block);
+    const Bytes planned = script_->shape.trace.blocks[id].bytes;
+    if (planned <= 0 || !is_elastic(id) || !met(id)) continue;
+    return static_cast<double>(seen_->blocks[id]) / static_cast<double>(planned);
+  }
+  return std::nullopt;
+}
+
+/// In the script's size it is too small to be heard of.
+bool Walk::is_unknown(Bytes bytes) const {
+  const auto scale = this->scale();
+  return scale && static_cast<double>(bytes) < *scale * static_cast<double>(script_->least);
 }
 
 /// Likewise of its allocations. For other sizes a kernel may take further temporaries.
 std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
   constexpr Bytes kAnother = 8;  // what is so much smaller is another one, if it is marginal
+  constexpr double kClearly = 1.5;
   const auto& allocations = script_->shape.operators[position_].allocations;
+  const auto scale = this->scale();
+  const auto here = [&](Bytes planned) {
+    return static_cast<double>(planned) * scale.value_or(1.0);
+  };
+  // What is too small at this step's size: a mask beside a result.
+  const auto is_unheard = [&](Bytes planned) {
+    return scale && here(planned) < static_cast<double>(script_->least) &&
+           static_cast<double>(bytes) > kClearly * here(planned);
+  };
+  const auto is_passed = [&](Bytes planned) {
+    return is_unheard(planned) ||
+           (is_marginal(planned) && !is_marginal(bytes) && bytes > 2 * planned);
+  };
   std::size_t now = allocations_;
-  while (now < allocations.size() && is_marginal(allocations[now].bytes) && !is_marginal(bytes) &&
-         bytes > 2 * allocations[now].bytes) {
-    ++now;
-  }
+  while (now < allocations.size() && is_passed(allocations[now].bytes)) ++now;
   if (now >= allocations.size()) return kNowhere;
-  return is_marginal(bytes) && bytes * kAnother < allocations[now].bytes ? kNowhere : now;
+  const bool unknown =
+      is_unknown(bytes) && kClearly * static_cast<double>(bytes) < here(allocations[now].bytes);
+  if (unknown) return kNowhere;
+  const Bytes planned = allocations[now].bytes;
+  const double expected = std::min(static_cast<double>(planned), here(planned));
+  const bool another = is_marginal(bytes) && static_cast<double>(bytes * kAnother) < expected;
+  return another ? kNowhere : now;
 }
 
 bool Walk::is_temporary(BlockUid uid) const {
@@ -110,6 +146,20 @@ void Walk::settle_beyond() {
   beyond = beyond_;
 }
 
+/// A result of which nobody has heard was smaller than what is managed.
+void Walk::settle_unheard() {
+  if (script_->least == 0) return;
+  const auto& allocations = script_->shape.operators[position_].allocations;
+  for (std::size_t k = 0; k < allocations.size(); ++k) {
+    if (allocations[k].block == kNoBlock) continue;
+    const auto id = static_cast<TraceBlockId>(allocations[k].block);
+    if (bound_[id].uid != 0 || std::ranges::find(heard_, id) != heard_.end()) continue;
+    const Bytes small = std::min(allocations[k].bytes, script_->least - 1);
+    see(id, small);
+    seen_->allocations[allocated_ + k] = small;
+  }
+}
+
 /// It is this of the operator's allocations, and lies where nothing was planned.
 void Walk::settle(std::size_t index, const Temporary& made) {
   const auto& allocations = script_->shape.operators[position_].allocations;
@@ -123,6 +173,7 @@ void Walk::settle(std::size_t index, const Temporary& made) {
   }
   const auto id = static_cast<TraceBlockId>(allocations[index].block);
   bind(id, made.uid, nullptr);
+  heard_.push_back(id);
   home_[id] = kNoAddress;
   see(id, made.bytes);
   seen_->allocations[allocated_ + index] = made.bytes;

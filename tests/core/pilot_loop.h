@@ -197,13 +197,18 @@ class Loop {
   /// Likewise over these layers, in order.
   void step_of(const std::vector<int>& layers, OperatorKey extra = 0) {
     std::vector<Held> activations;
+    std::vector<Held> masks;
     for (const int i : layers) {
       begin(100 + static_cast<OperatorKey>(alike ? 0 : i));
       use(*weights_[static_cast<std::size_t>(i)], false);
       if (activations.empty()) read_fed();
       if (!activations.empty()) use(*activations.back().block, false, activations.back().value);
-      activations.push_back({nullptr, value_++});
       const Bytes bytes = each ? each(i) : activation;
+      if (masked && !activations.empty()) {
+        masks.push_back({nullptr, value_++});
+        masks.back().block = &make(masks.back().value, bytes / 4);
+      }
+      activations.push_back({nullptr, value_++});
       if (temporaries) pass(temporaries(bytes));
       activations.back().block = &make(activations.back().value, bytes);
       end();
@@ -220,7 +225,12 @@ class Loop {
       use(*weights_[static_cast<std::size_t>(i)], true);
       use(*activations.back().block, false, activations.back().value);
       if (activations.size() == 1) read_fed();
+      if (!masks.empty()) use(*masks.back().block, false, masks.back().value);
       end();
+      if (!masks.empty()) {
+        drop(*masks.back().block);
+        masks.pop_back();
+      }
       drop(*activations.back().block);
       activations.pop_back();
     }
@@ -329,6 +339,7 @@ class Loop {
   PlainDevice device;
   Pilot pilot;
   bool fails_at_first = false;     ///< every operator is tried twice
+  bool masked = false;             ///< all layers but the first make one for each four bytes
   Bytes least = 0;                 ///< of smaller blocks the pilot does not hear
   int parts = 1;                   ///< operators of a layer, forward and back
   bool alike = false;              ///< those of all layers look the same

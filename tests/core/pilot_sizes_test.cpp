@@ -1,6 +1,7 @@
 // One step in several sizes: batches of other lengths.
 
 #include <algorithm>
+#include <array>
 #include <random>
 
 #include "core/pilot_loop.h"
@@ -122,6 +123,29 @@ TEST(PilotSizes, WhatIsMuchSmallerIsFoundAgain) {
     EXPECT_EQ(loop.pilot.stats().divergences, 0) << least;
     EXPECT_EQ(loop.pilot.stats().detours, 0) << least;
   }
+}
+
+/// Batches of many lengths, each of whose layers makes a mask beside its result: of short ones
+/// nobody hears, and is not to take the result for the mask.
+TEST(PilotSizes, MasksThatAreTooSmallNowAndThen) {
+  Loop loop(100 * Loop::kBytes, kSizedLayers);
+  loop.pilot.start({.min_block = Loop::kBytes,
+                    .limit = 100 * Loop::kBytes,
+                    .in_foreground = true,
+                    .search = {.rounds = 100}});
+  loop.pilot.wake();
+  loop.least = Loop::kBytes;
+  loop.masked = true;
+  std::mt19937 random(3);
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      constexpr std::array<Bytes, 8> kLengths = {2, 3, 4, 8, 12, 16, 20, 24};
+      loop.activation = kLengths.at(random() % kLengths.size()) * Loop::kBytes;
+      loop.step(kSizedLayers);
+    }
+  };
+  steps(40);
+  EXPECT_GE(planned_steps(loop, [&] { steps(40); }), 38) << loop.pilot.stats().why;
 }
 
 /// Kernels for larger sizes take other temporaries, more of them or fewer.
