@@ -36,6 +36,19 @@ class LayersLoop : public Loop {
       step_of(layers);
     }
   }
+  /// A step, behind which so many operators look at weights. Something lives until then.
+  void looked_at(int looks) {
+    begin(399);
+    SimBlock& result = make(1);
+    end();
+    step(kDetourLayers);
+    for (int i = 0; i < looks; ++i) {
+      begin(400);
+      use(*weights_[static_cast<std::size_t>(i % kDetourLayers)], false);
+      end();
+    }
+    drop(result);
+  }
   /// What has come since the last call.
   Pilot::Stats more() {
     Pilot::Stats now = pilot.stats();
@@ -105,6 +118,18 @@ TEST(PilotDetours, AnOperatorMore) {
   const auto more = loop.more();
   EXPECT_EQ(more.steps, 2);
   EXPECT_EQ(more.detours, 2);
+  EXPECT_EQ(more.divergences, 0);
+}
+
+/// What was done behind the step while it was learnt is not done again: the step ends all the same.
+TEST(PilotDetours, ALookAtAllWeightsBelongsToNoStep) {
+  LayersLoop loop;
+  for (int i = 0; i < 6; ++i) loop.looked_at(45);
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  (void)loop.more();
+  for (int i = 0; i < 20; ++i) loop.looked_at(0);
+  const auto more = loop.more();
+  EXPECT_GE(more.steps, 19) << loop.pilot.stats().why;
   EXPECT_EQ(more.divergences, 0);
 }
 
