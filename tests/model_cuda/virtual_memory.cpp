@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -27,10 +26,7 @@ CUresult device_get(CUdevice* device, int index) {
   return CUDA_SUCCESS;
 }
 CUresult device_attribute(int* value, CUdevice_attribute attribute, CUdevice /*device*/) {
-  *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED &&
-                   getenv("MODEL_CUDA_NO_VMM") == nullptr
-               ? 1
-               : 0;
+  *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? 1 : 0;
   return CUDA_SUCCESS;
 }
 CUresult error_string(CUresult /*code*/, const char** text) {
