@@ -2,8 +2,10 @@
 
 A training step of encoder layers runs on the model of the CUDA runtime (``tests/model_cuda``), on
 which kernels and copies cost nothing, under ``valgrind --tool=callgrind``: what is counted is the
-host's work alone, the same on a busy machine as on an idle one. Modes: plain PyTorch; LMS, and
-everything fits; LMS, planned at half of the memory; likewise, never planned.
+host's work alone, the same on a busy machine as on an idle one. Instructions are not time, of which
+code and data that have left the caches take more: so the same steps are timed as well, without
+valgrind. Modes: plain PyTorch; LMS, and everything fits; LMS, planned at half of the memory;
+likewise, never planned.
 
     cmake --build build --target lms_torch lms_model_cuda
     python lab/bench/instructions.py --label "after" --out lab/results/host-instructions.json
@@ -16,9 +18,11 @@ import ctypes
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -30,6 +34,8 @@ MODES = ("plain", "fits", "planned", "reactive")
 #: Steps that are counted, and before that at most.
 STEPS = 2
 WARM_UP = 40
+#: Steps that are timed.
+TIMED = 200
 #: Steps under a plan before any is counted.
 SETTLED = 6
 LAYERS, WIDTH, HEADS, BATCH, LENGTH = 4, 512, 8, 4, 512
@@ -77,8 +83,9 @@ def make_step(torch):  # noqa: ANN001, ANN201
     return step
 
 
-def work(mode: str) -> None:
-    """One mode, in a process of its own under valgrind: prints what the counted steps did."""
+def work(mode: str, timed: bool) -> None:
+    """One mode, in a process of its own: prints what the counted steps did (under valgrind), or how
+    long steps took."""
     import torch
 
     import torch_lms
@@ -102,6 +109,15 @@ def work(mode: str) -> None:
         stats = {} if mode == "plain" else torch_lms.memory_stats("cuda")
         return {name: stats.get(name, 0) for name in names} | {"events": library.model_cuda_calls()}
 
+    if timed:
+        times = []
+        for _ in range(TIMED):
+            start = time.perf_counter()
+            step()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - start) * 1e3)
+        print(json.dumps({"least_ms": min(times), "median_ms": statistics.median(times)}))
+        return
     before = figures()
     library.model_cuda_count(1)
     for _ in range(STEPS):
@@ -111,24 +127,33 @@ def work(mode: str) -> None:
     print(json.dumps({name: (after[name] - before[name]) / STEPS for name in after}))
 
 
+def run(mode: str, model: Path, *, under: list[str], arguments: list[str]) -> tuple[dict, str]:
+    """What a worker prints, and what the program prints that it runs under."""
+    command = [*under, sys.executable, __file__, "--worker", mode, *arguments]
+    env = os.environ | {
+        "LD_PRELOAD": str(model),
+        "MODEL_CUDA": "costless",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(records.ROOT / "python"),
+    }
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{mode}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
 def count(mode: str, model: Path, keep: Path | None) -> dict[str, float]:
     """The figures of one mode, a step."""
+    times, _ = run(mode, model, under=[], arguments=["--timed"])
     with tempfile.TemporaryDirectory() as folder:
         out = (keep or Path(folder)) / f"callgrind.{mode}"
-        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
-        command += [f"--callgrind-out-file={out}", sys.executable, __file__, "--worker", mode]
-        env = os.environ | {
-            "LD_PRELOAD": str(model),
-            "MODEL_CUDA": "costless",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(records.ROOT / "python"),
-        }
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    collected = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode != 0 or collected is None:
-        raise RuntimeError(f"{mode}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
-    figures = json.loads(done.stdout.splitlines()[-1])
-    return {"instructions": int(collected.group(1)) / STEPS} | figures
+        callgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
+        callgrind += [f"--callgrind-out-file={out}"]
+        figures, said = run(mode, model, under=callgrind, arguments=[])
+    collected = re.search(r"Collected : (\d+)", said)
+    if collected is None:
+        raise RuntimeError(f"{mode}: {said[-4000:]}")
+    return {"instructions": int(collected.group(1)) / STEPS} | figures | times
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -137,6 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
+    parser.add_argument("--timed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument(
         "--model", type=Path, default=records.ROOT / "build/lib/libmodel_cuda.so", help="built"
@@ -146,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="JSON file; other labels in it stay")
     given = parser.parse_args(argv)
     if given.worker:
-        work(given.worker)
+        work(given.worker, given.timed)
         return 0
     rows = {mode: count(mode, given.model, given.keep) for mode in given.modes}
     plain = rows.get("plain")

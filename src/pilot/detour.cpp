@@ -23,38 +23,10 @@ constexpr std::size_t kAlwaysBeside = 64;
 constexpr std::size_t kLeastLeft = 4;
 /// Places without weights that look right and are not.
 constexpr int kMostTries = 64;
-/// Of ten blocks that a step reads and writes later, all but one.
-constexpr std::size_t kNearlyAll = 9;
-
-/// The operator after which the step has written nearly all that it had read of what was there
-/// before: an optimizer has been through. The script's size, if there is none.
-std::size_t updated_by(const StepShape& shape) {
-  enum class State : std::uint8_t { kUntouched, kRead, kDone };
-  std::vector<State> states(shape.trace.blocks.size(), State::kUntouched);
-  std::vector<std::size_t> updates;
-  for (std::size_t i = 0; i < shape.operators.size(); ++i) {
-    for (const auto& touch : shape.operators[i].touches) {
-      const auto id = static_cast<std::size_t>(touch.block);
-      if (!shape.trace.blocks[id].lasts()) continue;
-      if (!touch.writes) {
-        if (states[id] == State::kUntouched) states[id] = State::kRead;
-        continue;
-      }
-      if (states[id] == State::kRead) updates.push_back(i);
-      states[id] = State::kDone;
-    }
-  }
-  if (updates.empty()) return shape.operators.size();
-  return updates[(updates.size() * kNearlyAll) / 10];
-}
-
 }  // namespace
 
 Detour::Detour(Left left, Walk walk, std::uint64_t from)
-    : left_(std::move(left)),
-      walk_(std::move(walk)),
-      from_(from),
-      updated_by_(updated_by(left_.script->shape)) {
+    : left_(std::move(left)), walk_(std::move(walk)), from_(from) {
   const auto& operators = left_.script->shape.operators;
   keys_.reserve(operators.size());
   for (const auto& op : operators) keys_.push_back(op.key);
@@ -132,7 +104,7 @@ std::optional<Detour::Back> Detour::back_at(const StepLog& log, std::size_t end,
     if (seen < least) return {};
     const std::size_t from = end - seen;
     const bool at_end = left_.position > keys_.size() - keys_.size() / kEdge ||
-                        (left_.position > updated_by_ && may_end());
+                        (left_.position > left_.script->updated_by && may_end());
     const bool next = from < keys_.size() / kEdge && at_end;
     std::size_t failed = from;
     for (const bool any_size : {false, true}) {

@@ -56,7 +56,6 @@ class Detour {
   Left left_;
   Walk walk_;
   std::uint64_t from_;
-  std::size_t updated_by_;  ///< the script's operator by which weights are updated
   std::vector<OperatorKey> keys_;
   int tries_ = 0;
 };

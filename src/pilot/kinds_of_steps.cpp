@@ -75,4 +75,25 @@ std::vector<BlockUid> only_read(const StepShape& shape) {
   return found;
 }
 
+std::size_t updated_by(const StepShape& shape) {
+  constexpr std::size_t kNearlyAll = 9;  // of ten
+  enum class State : std::uint8_t { kUntouched, kRead, kDone };
+  std::vector<State> states(shape.trace.blocks.size(), State::kUntouched);
+  std::vector<std::size_t> updates;
+  for (std::size_t i = 0; i < shape.operators.size(); ++i) {
+    for (const auto& touch : shape.operators[i].touches) {
+      const auto id = static_cast<std::size_t>(touch.block);
+      if (!shape.trace.blocks[id].lasts()) continue;
+      if (!touch.writes) {
+        if (states[id] == State::kUntouched) states[id] = State::kRead;
+        continue;
+      }
+      if (states[id] == State::kRead) updates.push_back(i);
+      states[id] = State::kDone;
+    }
+  }
+  if (updates.empty()) return shape.operators.size();
+  return updates[(updates.size() * kNearlyAll) / 10];
+}
+
 }  // namespace lms

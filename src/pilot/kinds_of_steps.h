@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "steps/step_log.h"
@@ -26,5 +27,9 @@ inline constexpr std::size_t kTellTale = 12;
 
 /// What every such step reads and none writes, ascending.
 [[nodiscard]] std::vector<BlockUid> only_read(const StepShape& shape);
+
+/// The operator by which such a step has written nearly all that it had read of what was there
+/// before: an optimizer has been through. The step's size, if there is none.
+[[nodiscard]] std::size_t updated_by(const StepShape& shape);
 
 }  // namespace lms

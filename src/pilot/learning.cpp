@@ -284,6 +284,7 @@ void Pilot::get_to_know(Script& script) {
   });
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
   script.only_read = only_read(script.shape);
+  script.updated_by = updated_by(script.shape);
   script.has_parts = std::ranges::any_of(scripts_, [&](const auto& other) {
     return other->shunned_until > 0 && has_part(script.shape, other->shape);
   });

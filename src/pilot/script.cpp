@@ -307,6 +307,7 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
     return differs("takes memory of another size");
   }
   if (seen_) {
+    note_unheard(allocations_, now);
     Bytes& seen = seen_->allocations[allocated_ + now];
     if (expected.block == kNoBlock) {
       excess_ += std::max<Bytes>(bytes - expected.bytes, 0);
@@ -321,7 +322,6 @@ bool Walk::alloc(BlockUid uid, Bytes bytes, Bytes* address) {
     const auto id = static_cast<TraceBlockId>(expected.block);
     bind(id, uid, nullptr);
     see(id, bytes);
-    if (seen_) heard_.push_back(id);
     // Two that take turns: the old one is still at one of two places.
     const auto& turns = script_->placement.taking_turns;
     const auto partner = std::ranges::find_if(turns, [&](TraceBlockId old) {
@@ -354,7 +354,6 @@ void Walk::restart() {
   const auto& allocations = script_->shape.operators[position_].allocations;
   touches_ = allocations_ = 0;
   temporaries_.clear();
-  heard_.clear();
   beyond_ = 0;
   while (allocations_ < allocations.size() && !allocations[allocations_].inside) ++allocations_;
 }
@@ -362,12 +361,11 @@ void Walk::restart() {
 bool Walk::end() {
   inside_ = false;
   if (seen_) {
+    note_unheard(allocations_, script_->shape.operators[position_].allocations.size());
     settle_results();
     settle_beyond();
-    settle_unheard();
   }
   temporaries_.clear();
-  heard_.clear();
   beyond_ = 0;
   touches_ = allocations_ = 0;
   allocated_ += script_->shape.operators[position_].allocations.size();

@@ -29,7 +29,8 @@ struct Script {
   /// Blocks smaller than this may be there in one size of the step and, too small to be managed,
   /// not in another.
   Bytes marginal = 0;
-  Bytes least = 0;  ///< smaller blocks are not managed: nobody hears of them
+  Bytes least = 0;             ///< smaller blocks are not managed: nobody hears of them
+  std::size_t updated_by = 0;  ///< lms::updated_by()
   bool planned = false;
   Plan plan;
   Placement placement;
@@ -230,7 +231,7 @@ class Walk {
   [[nodiscard]] bool is_temporary(BlockUid uid) const;
   void settle_results();
   void settle_beyond();
-  void settle_unheard();
+  void note_unheard(std::size_t from, std::size_t to);
   void settle(std::size_t index, const Temporary& made);
   [[nodiscard]] bool fits(TraceBlockId id) const;
   [[nodiscard]] bool met(TraceBlockId id) const { return met_[id] == step_; }
@@ -247,7 +248,6 @@ class Walk {
   std::unordered_map<TraceBlockId, BlockUid> ghosts_;
   std::optional<Names> names_;          ///< kept, of this step
   std::vector<Temporary> temporaries_;  ///< of the operator at position_
-  std::vector<TraceBlockId> heard_;     ///< of the running operator's results, in other sizes
   Bytes beyond_ = 0;                    ///< of those, what the script does not have
   std::size_t position_ = 0;
   std::size_t touches_ = 0;      ///< of the operator at position_

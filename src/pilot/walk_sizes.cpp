@@ -58,8 +58,8 @@ std::optional<std::size_t> Walk::touch_of(BlockUid uid, Bytes bytes, bool writes
   };
   const auto met = touches.begin() + static_cast<std::ptrdiff_t>(touches_);
   const bool again = std::any_of(touches.begin(), met, has_used);
-  const bool small = is_marginal(bytes) || is_unknown(bytes);
-  if (again || (small && !ids_.contains(uid))) return kNowhere;
+  const bool other = !ids_.contains(uid) && (is_marginal(bytes) || is_unknown(bytes));
+  if (again || other) return kNowhere;
   return std::nullopt;
 }
 
@@ -83,7 +83,7 @@ bool Walk::is_unknown(Bytes bytes) const {
 
 /// Likewise of its allocations. For other sizes a kernel may take further temporaries.
 std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
-  constexpr Bytes kAnother = 8;  // what is so much smaller is another one, if it is marginal
+  constexpr double kAnother = 8;  // what is so much smaller is another one, if it is marginal
   constexpr double kClearly = 1.5;
   const auto& allocations = script_->shape.operators[position_].allocations;
   const auto scale = this->scale();
@@ -102,13 +102,12 @@ std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
   std::size_t now = allocations_;
   while (now < allocations.size() && is_passed(allocations[now].bytes)) ++now;
   if (now >= allocations.size()) return kNowhere;
-  const bool unknown =
-      is_unknown(bytes) && kClearly * static_cast<double>(bytes) < here(allocations[now].bytes);
-  if (unknown) return kNowhere;
-  const Bytes planned = allocations[now].bytes;
-  const double expected = std::min(static_cast<double>(planned), here(planned));
-  const bool another = is_marginal(bytes) && static_cast<double>(bytes * kAnother) < expected;
-  return another ? kNowhere : now;
+  const auto planned = static_cast<double>(allocations[now].bytes);
+  const auto taken = static_cast<double>(bytes);
+  const bool unknown = is_unknown(bytes) && kClearly * taken < here(allocations[now].bytes);
+  const bool another =
+      is_marginal(bytes) && kAnother * taken < std::min(planned, here(allocations[now].bytes));
+  return unknown || another ? kNowhere : now;
 }
 
 bool Walk::is_temporary(BlockUid uid) const {
@@ -146,16 +145,14 @@ void Walk::settle_beyond() {
   beyond = beyond_;
 }
 
-/// A result of which nobody has heard was smaller than what is managed.
-void Walk::settle_unheard() {
+/// Of these results of the operator nobody has heard: they were smaller than what is managed.
+void Walk::note_unheard(std::size_t from, std::size_t to) {
   if (script_->least == 0) return;
   const auto& allocations = script_->shape.operators[position_].allocations;
-  for (std::size_t k = 0; k < allocations.size(); ++k) {
+  for (std::size_t k = from; k < to; ++k) {
     if (allocations[k].block == kNoBlock) continue;
-    const auto id = static_cast<TraceBlockId>(allocations[k].block);
-    if (bound_[id].uid != 0 || std::ranges::find(heard_, id) != heard_.end()) continue;
     const Bytes small = std::min(allocations[k].bytes, script_->least - 1);
-    see(id, small);
+    see(static_cast<TraceBlockId>(allocations[k].block), small);
     seen_->allocations[allocated_ + k] = small;
   }
 }
@@ -173,7 +170,6 @@ void Walk::settle(std::size_t index, const Temporary& made) {
   }
   const auto id = static_cast<TraceBlockId>(allocations[index].block);
   bind(id, made.uid, nullptr);
-  heard_.push_back(id);
   home_[id] = kNoAddress;
   see(id, made.bytes);
   seen_->allocations[allocated_ + index] = made.bytes;

@@ -19,6 +19,15 @@ void run(Loop& loop, std::initializer_list<int> sizes) {
   }
 }
 
+/// Blocks of less than the loop's unit count as too small to be managed.
+void manage_from_one_unit(Loop& loop, Bytes limit) {
+  loop.pilot.start({.min_block = Loop::kBytes,
+                    .limit = limit,
+                    .in_foreground = true,
+                    .search = {.rounds = 200}});
+  loop.pilot.wake();
+}
+
 /// What `of` does in the next steps.
 std::int64_t planned_steps(Loop& loop, const std::function<void()>& of) {
   const auto before = loop.pilot.stats();
@@ -95,11 +104,7 @@ TEST(PilotSizes, EachBlockHasAnotherSize) {
 TEST(PilotSizes, WhatIsMuchSmallerIsFoundAgain) {
   for (const Bytes least : {Bytes{0}, Bytes{Loop::kBytes}}) {
     Loop loop(60 * Loop::kBytes, kSizedLayers);
-    loop.pilot.start({.min_block = Loop::kBytes,
-                      .limit = 60 * Loop::kBytes,
-                      .in_foreground = true,
-                      .search = {.rounds = 200}});
-    loop.pilot.wake();
+    manage_from_one_unit(loop, 60 * Loop::kBytes);
     loop.least = least;
     const auto steps = [&](int count, const std::set<int>& small) {
       for (int i = 0; i < count; ++i) {
@@ -129,11 +134,7 @@ TEST(PilotSizes, WhatIsMuchSmallerIsFoundAgain) {
 /// nobody hears, and is not to take the result for the mask.
 TEST(PilotSizes, MasksThatAreTooSmallNowAndThen) {
   Loop loop(100 * Loop::kBytes, kSizedLayers);
-  loop.pilot.start({.min_block = Loop::kBytes,
-                    .limit = 100 * Loop::kBytes,
-                    .in_foreground = true,
-                    .search = {.rounds = 100}});
-  loop.pilot.wake();
+  manage_from_one_unit(loop, 100 * Loop::kBytes);
   loop.least = Loop::kBytes;
   loop.masked = true;
   std::mt19937 random(3);

@@ -3,8 +3,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "model_cuda/model.h"
-
 #if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
 #endif
@@ -17,15 +15,6 @@ bool costless() noexcept {
     return way != nullptr && std::string_view(way) == "costless";
   }();
   return is_costless;
-}
-
-std::size_t device_bytes() noexcept {
-  static const std::size_t bytes = [] {
-    const char* const said = std::getenv("MODEL_CUDA_GIB");
-    const std::size_t usual = costless() ? 1U : 4U;
-    return (said != nullptr ? std::strtoull(said, nullptr, 10) : usual) << 30U;
-  }();
-  return bytes;
 }
 
 }  // namespace model

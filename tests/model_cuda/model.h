@@ -14,9 +14,8 @@
 
 namespace model {
 
-/// Bytes of the device: MODEL_CUDA_GIB, or 4 GiB, or 1 of a costless one. (LMS reserves many times
-/// as many addresses, and valgrind has 128 GiB.)
-std::size_t device_bytes() noexcept;
+/// Bytes of the device. (LMS reserves many times as many addresses, and valgrind has 128 GiB.)
+inline std::size_t device_bytes() noexcept { return std::size_t{costless() ? 1U : 4U} << 30U; }
 inline constexpr std::size_t kPage = std::size_t{2} << 20;
 
 /// All that the calls of the runtime and of the driver share; guarded by its mutex.

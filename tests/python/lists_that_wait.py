@@ -231,6 +231,7 @@ def test_less_moves() -> None:
     assert moved["true"] < 0.9 * moved["chosen"], moved
 
 
+@pytest.mark.alone
 def test_a_plan_chooses() -> None:
     """Of a chain of operators over lists a plan chooses weights, whose parts wait for their use.
 

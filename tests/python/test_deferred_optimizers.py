@@ -262,6 +262,7 @@ def test_planned_steps(device: str) -> None:
     assert stats["plan.steps"] > 2 and stats["evictions"] > 0
 
 
+@pytest.mark.alone
 def test_a_plan_chooses(device: str) -> None:
     """The optimizer is all copies, the rest all computation: a plan has some updates wait.
 

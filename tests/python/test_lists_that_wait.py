@@ -5,8 +5,21 @@ from __future__ import annotations
 import pytest
 from stress.children import run_tests
 
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+@DEVICES
 def test_lists_that_wait(device: str) -> None:
     """On the CPU, too, where operators over lists are else taken apart by PyTorch."""
-    run_tests("lists_that_wait.py", TEST_WHOLE_LISTS="1", TEST_DEVICE=device)
+    _run(device, "not alone")
+
+
+@pytest.mark.alone
+@DEVICES
+def test_what_a_plan_chooses(device: str) -> None:
+    """By what this machine takes for copies and computation."""
+    _run(device, "alone")
+
+
+def _run(device: str, marks: str) -> None:
+    run_tests("lists_that_wait.py", "-m", marks, TEST_WHOLE_LISTS="1", TEST_DEVICE=device)

@@ -55,13 +55,15 @@ note() {
   if git diff --quiet HEAD -- "$@" 2>/dev/null; then _committed "$@" >".ci/$name"; fi
 }
 
-# python_tests PYTHON [options of pytest]: those that need no GPU, as many processes as there are cores,
-# four at most.
+# python_tests PYTHON [MARKS]: those that need no GPU, as many processes as there are cores, four at most; then, one by
+# one, those by what this machine takes.
 python_tests() {
-  local python=$1 processes
-  shift
+  local python=$1 marks=${2:-not gpu} processes status=0
   processes=$(jobs)
-  "$python" -m pytest tests/python -m "not gpu" -n "$((processes < 4 ? processes : 4))" --dist worksteal "$@"
+  "$python" -m pytest tests/python -m "$marks and not alone" -n "$((processes < 4 ? processes : 4))" --dist worksteal ||
+    status=1
+  "$python" -m pytest tests/python -m "$marks and alone" || status=1
+  return $status
 }
 
 # Steps of a test run: each is run to its end, whatever the others did; `finish` says how it went.

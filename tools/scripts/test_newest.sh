@@ -31,6 +31,6 @@ if [ "$FAILED" -eq 0 ]; then
   # Some are marked `pinned`: those of the folder lab/bench/ (all but lms bench's), of reports, pages, their commands and
   # notebooks, of what LMS says and draws, and of the system's failures say nothing of a PyTorch. Random programs have
   # been sorted out for the pinned one: another leaks by itself, or leaves to chance, other things.
-  step "Python tests" python_tests python -m "not gpu and not pinned"
+  step "Python tests" python_tests python "not gpu and not pinned"
 fi
 finish "make test-newest"

@@ -163,7 +163,8 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   }
   Deferrable call = what_may_wait(manager_, who, info, kernel, op, keys, stack);
   if (call.parts.empty()) return false;
-  discard_if_many();
+  // Within a chain over lists nothing dies that the chain does not need, and there are many parts.
+  if (brief_.load(std::memory_order_relaxed) == 0) discard_dead();
   const std::uint64_t number = [&] {
     const std::lock_guard guard(mutex_);
     return next_call_++;
@@ -298,16 +299,6 @@ void Deferred::discard_dead() {
       dead.push_back(part);
     }
   }
-  kept_ = all_.size();
-}
-
-void Deferred::discard_if_many() {
-  constexpr std::size_t kFew = 64;
-  {
-    const std::lock_guard guard(mutex_);
-    if (all_.size() < 2 * kept_ + kFew) return;
-  }
-  discard_dead();
 }
 
 // Forks

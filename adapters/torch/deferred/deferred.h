@@ -131,8 +131,6 @@ class Deferred {
   void wait(std::unique_lock<std::mutex>& lock);
   /// Parts that write only what nobody has any more.
   void discard_dead();
-  /// Where parts have become twice as many since: it goes through all of them.
-  void discard_if_many();
   void note_late(const Part& part);
   void forget_late();
   void order_after_late(std::span<const StorageUse> uses);
@@ -158,7 +156,6 @@ class Deferred {
   bool said_ = false;
   std::chrono::steady_clock::duration waited_{};
   std::map<std::uint64_t, PartPtr> all_;  ///< by number: in order
-  std::size_t kept_ = 0;                  ///< of them, when it was looked last which are dead
   std::unordered_map<c10::StorageImpl*, std::vector<Waiting>> by_storage_;
   /// What parts have used on the main stream, after other streams may have waited for that.
   std::unordered_map<c10::StorageImpl*, Late> late_;

@@ -168,7 +168,8 @@ void Deferred::run_until(std::unique_lock<std::mutex>& lock, c10::function_ref<P
         }
       }
     }
-    // Others' may hold their last gradient by now, and that is not let go under the lock.
+    // Of a part that another thread has run this may be the last name, and what it holds is not let
+    // go under the lock.
     if (std::ranges::any_of(parts, [](const PartPtr& part) { return part != nullptr; })) {
       lock.unlock();
       parts.clear();

@@ -12,6 +12,7 @@
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/hook/list_splitter.h"
+#include "adapters/torch/hook/pilot_scope.h"
 #include "adapters/torch/hook/retry.h"
 #include "adapters/torch/hook/trial.h"
 #include "adapters/torch/hook/unboxed_call.h"
@@ -113,66 +114,6 @@ bool may_try(DeviceManager* manager, const OpInfo& info) {
   const FusedRule* const rule = manager->fused_rule(info);
   return rule != nullptr && rule->tries_out(info.fused.role);
 }
-
-/// Tells the pilot of an outermost operator's begin and end, however it ends. An empty `stack`: the
-/// arguments are not boxed, and nobody asks what computing again takes.
-class PilotScope {
- public:
-  PilotScope(const ThreadState& state, DeviceManager* manager, const OpInfo& info,
-             const c10::Stack& stack)
-      : manager_(manager), beside_(state.beside) {
-    if (manager_ == nullptr || beside_) return;
-    (void)plain_environments();  // heard of from every thread
-    const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
-    const FusedRule* const rule = manager_->fused_rule(info);
-    std::optional<ReplayCost> cost;
-    if (rule == nullptr) {
-      cost.emplace();
-    } else if (!stack.empty() && manager_->pilot().wants_costs()) {
-      cost = rule->price(info.fused.role, info, stack);
-    }
-    recording_ = manager_->pilot().begin_operator(info.key, info.name, repeatable, cost);
-    in_stress_ = repeatable && manager_->drops_everything();
-  }
-  ~PilotScope() {
-    if (manager_ == nullptr) return;
-    try {
-      if (!beside_) manager_->pilot().end_operator();
-      for (const Born& block : born_) (void)manager_->pilot().allocating(block.uid, block.bytes);
-      manager_->operator_ended();
-    } catch (const std::exception&) {
-      // Planning must never end a step; the next operator finds the device's own error.
-    }
-  }
-  PilotScope(const PilotScope&) = delete;
-  PilotScope& operator=(const PilotScope&) = delete;
-
-  /// The operator has made these below.
-  void note_born(std::span<const Born> born) { born_.assign(born.begin(), born.end()); }
-  void restart() const {
-    if (manager_ != nullptr && !beside_) manager_->pilot().restart_operator();
-  }
-  /// Where to record how the operator can be run again; null: nobody wants to know.
-  [[nodiscard]] Lineages* lineages() const {
-    const bool records = recording_ != Pilot::Recording::kNo || in_stress_;
-    return records ? &manager_->lineages() : nullptr;
-  }
-  [[nodiscard]] std::uint32_t most_depth() const {
-    // Where no plan says when, lineages that need lineages that need lineages take for ever.
-    constexpr std::uint32_t kInStress = 6;
-    constexpr std::uint32_t kUnplanned = 32;
-    constexpr std::uint32_t kPlanned = 4096;
-    if (in_stress_) return kInStress;
-    return recording_ == Pilot::Recording::kForPlan ? kPlanned : kUnplanned;
-  }
-
- private:
-  DeviceManager* manager_;
-  bool beside_;
-  Pilot::Recording recording_ = Pilot::Recording::kNo;
-  std::vector<Born> born_;
-  bool in_stress_ = false;
-};
 
 /// What the operator made, of the storages in `state.made`, may leave from now on, though nobody
 /// has read it yet. Not views of its arguments: it has made nothing there, unless it has given an

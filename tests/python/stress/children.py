@@ -55,11 +55,21 @@ def run_script(
     )
 
 
-def run_tests(name: str, **variables: str) -> None:
+def run_tests(name: str, *arguments: str, **variables: str) -> None:
     """Runs a file of tests beside this folder in a process with these variables; all must pass."""
     tests = Path(__file__).resolve().parents[1] / name
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(tests)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            str(tests),
+            *arguments,
+        ],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
