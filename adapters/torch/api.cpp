@@ -59,6 +59,11 @@ std::string plan_state(const std::string& device) {
   return managers.empty() ? "nothing is managed" : managers.front()->pilot().stats().why;
 }
 
+std::string plan_detour(const std::string& device) {
+  const auto managers = managers_of(device, false);
+  return managers.empty() ? "" : managers.front()->pilot().stats().detour;
+}
+
 void wait_for_plan(const std::string& device) {
   guarded([&] {
     for (DeviceManager* manager : managers_of(device, false)) manager->pilot().wait_for_plan();

@@ -269,6 +269,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("reclaim_inactive(str device) -> int", &lms::torch::reclaim_inactive);
   m.def("step(str device) -> ()", &lms::torch::step);
   m.def("plan_state(str device) -> str", &lms::torch::plan_state);
+  m.def("plan_detour(str device) -> str", &lms::torch::plan_detour);
   m.def("wait_for_plan(str device) -> ()", &lms::torch::wait_for_plan);
   m.def("save_trace(str path, str device) -> ()", &lms::torch::save_trace);
   m.def("save_timeline(str path, str device) -> ()", &lms::torch::save_timeline);

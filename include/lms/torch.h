@@ -54,6 +54,9 @@ void step(const std::string& device = "");
 /// "planned", or why the steps of a device ("": the first that is managed) are not, in a few words.
 std::string plan_state(const std::string& device = "");
 
+/// Where the last detour of a step from its plan began, and why, in words. Empty: there was none.
+std::string plan_detour(const std::string& device = "");
+
 /// Waits until no plan is being made; it is followed from the next step on. Not to be called while
 /// an operator runs.
 void wait_for_plan(const std::string& device = "");

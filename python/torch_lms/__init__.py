@@ -342,6 +342,7 @@ def _situation(name: str) -> _explain.Situation:
         planning=settings is None or settings.plan != "off",
         learnt=_learnt.learnt_step(name),
         state=_library.ops().plan_state(name),
+        detour=_library.ops().plan_detour(name),
     )
 
 

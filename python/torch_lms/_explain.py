@@ -24,6 +24,7 @@ class Situation:
     planning: bool = True  # the setting `plan`
     learnt: LearntStep | None = None
     state: str = ""  # whether steps are planned, in the library's words
+    detour: str = ""  # where the last detour began, and why, likewise
 
     @property
     def pressed(self) -> bool:
@@ -101,7 +102,8 @@ def _plan(now: Situation) -> Iterator[str]:
     if stats["plan.divergences"]:
         yield f"{stats['plan.divergences']} steps turned out to be others than planned."
     if stats["plan.detours"]:
-        yield f"{stats['plan.detours']} times a step left its plan for a while, and came back."
+        last = f": the last time {now.detour}" if now.detour else ""
+        yield f"{stats['plan.detours']} times a step left its plan for a while, and came back{last}."
 
 
 def _memory(now: Situation) -> Iterator[str]:

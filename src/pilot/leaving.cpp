@@ -73,6 +73,7 @@ void Pilot::look_for_way_back() {
   parting_.reset();
   log_.clear();
   ++stats_.detours;
+  stats_.detour = difference_;
   if (back->next) {
     due_ = step_started();
   } else if (timing_ && lap_places_.size() >= back->seen) {

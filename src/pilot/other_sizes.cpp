@@ -25,8 +25,8 @@ bool near(Bytes smaller, Bytes larger) { return smaller >= part_of(larger, kNear
 }  // namespace
 
 /// The step has another size than the script: along the one that it is within, of those the
-/// smallest, or else along the largest.
-void Pilot::change_size() {
+/// smallest, or else along the largest. `any`: along that, since none holds it that looked so.
+void Pilot::change_size(bool any) {
   std::shared_ptr<Script> best;
   std::shared_ptr<Script> largest = script_;
   for (const auto& one : scripts_) {
@@ -34,7 +34,7 @@ void Pilot::change_size() {
     // One that is not timed now would have the step go without a plan in vain.
     if (!one->planned && !(timing_ && wants_times(*one))) continue;
     if (one->planned && (!largest->planned || one->needed > largest->needed)) largest = one;
-    if ((!best || one->needed < best->needed) && walk_->within(*one)) best = one;
+    if (!any && (!best || one->needed < best->needed) && walk_->within(*one)) best = one;
   }
   const bool within = best != nullptr;
   // A step that is being timed is worth a plan of its size.

@@ -218,8 +218,9 @@ void Pilot::go_along(Go go) {
   differs();
   // A script that the walk has changed to may expect something else as well.
   if (!walking() || go()) return;
-  if (walk_->differs_in_size()) {
-    change_size();
+  for (const bool any : {false, true}) {
+    if (!walk_->differs_in_size()) break;
+    change_size(any);
     if (go()) return;
   }
   difference_ = walk_->why();

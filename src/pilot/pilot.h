@@ -237,6 +237,7 @@ class Pilot {
     std::int64_t shapes = 0;       ///< different steps known
     std::int64_t apart = 0;        ///< of those, learnt from runs that did not follow each other
     std::string why;               ///< planned, or why not
+    std::string detour;            ///< where the last detour began, and why
     std::int64_t planned = 0;      ///< of those, planned
     std::int64_t kept = 0;         ///< of those, with a plan that was kept from another start
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
@@ -336,7 +337,7 @@ class Pilot {
   bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from,
               Walk::Sizes sizes = Walk::Sizes::kEqual);
   void get_to_know(Script& script);
-  void change_size();
+  void change_size(bool any = false);
   void learn_size();
   bool widen_to(const StepSizes& seen);
   [[nodiscard]] static Bytes needed_with(const Script& script, const StepSizes& sizes);

@@ -149,6 +149,28 @@ TEST(PilotSizes, MasksThatAreTooSmallNowAndThen) {
   EXPECT_GE(planned_steps(loop, [&] { steps(40); }), 38) << loop.pilot.stats().why;
 }
 
+/// A script that seems to hold a larger step until its first result, which is not marginal as the
+/// script's is, comes.
+TEST(PilotSizes, WhatSeemedToHoldAStep) {
+  constexpr int kLayers = 160;
+  Loop loop(500 * Loop::kBytes, kLayers);
+  manage_from_one_unit(loop, 500 * Loop::kBytes);
+  loop.least = Loop::kBytes;
+  const auto steps = [&](std::initializer_list<int> sizes) {
+    for (const int size : sizes) {
+      loop.activation = size * Loop::kBytes;
+      loop.step(kLayers);
+    }
+  };
+  steps({3, 3, 3, 3, 3, 3});
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  for (const int size : {10, 11, 12, 13, 14}) {
+    EXPECT_EQ(planned_steps(loop, [&] { steps({3, size, 3, size, size}); }), 5) << size;
+    EXPECT_EQ(loop.pilot.stats().divergences, 0) << size << loop.pilot.stats().why;
+    EXPECT_EQ(loop.pilot.stats().detours, 0) << size << loop.pilot.stats().detour;
+  }
+}
+
 /// Kernels for larger sizes take other temporaries, more of them or fewer.
 TEST(PilotSizes, OtherKernelsForOtherSizes) {
   for (const bool more : {true, false}) {
