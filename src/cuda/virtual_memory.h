@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,6 +35,13 @@ class VirtualMemory {
 
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] Bytes mapped() const { return mapped_; }
+  /// Of these, behind the chunks that begin before `end`.
+  [[nodiscard]] Bytes mapped_below(Bytes end) const {
+    const auto last = std::min(chunks_.size(), static_cast<std::size_t>(end / chunk_));
+    const auto first = chunks_.begin();
+    const auto none = std::count(first, first + static_cast<std::ptrdiff_t>(last), 0U);
+    return (static_cast<Bytes>(last) - none) * chunk_;
+  }
   [[nodiscard]] Bytes reserved() const { return reserved_; }
   /// Memory comes and goes in chunks of so many bytes.
   [[nodiscard]] Bytes chunk() const { return chunk_; }

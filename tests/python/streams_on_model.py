@@ -435,3 +435,34 @@ def test_planned_loop() -> None:
         assert torch_lms.memory_stats("cuda")["plan.steps"] >= 4
         check([(w, i) for i, w in enumerate(weights)])
     check([(w, i) for i, w in enumerate(weights)])
+
+
+def test_another_size_is_planned_where_things_are() -> None:
+    """Nothing leaves for it, as what can leave is in no plan's way."""
+    weights = [torch.full((1 << 20,), float(i), device="cuda") for i in range(40)]
+
+    def step(part: int) -> None:
+        saved = [w[:part].clone() for w in weights]
+        for w in reversed(weights):
+            w[:part].copy_(saved.pop())
+
+    def run(part: int, steps: int) -> list[int]:
+        there = []
+        for _ in range(steps):
+            step(part)
+            torch_lms.step()  # which is when the next size is planned
+            assert races() == []
+            there.append(torch_lms.memory_stats("cuda")["arena.bytes.current"])
+        return there
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    with torch_lms.managed(
+        device="cuda", limit=180 << 20, host_limit="600MiB", plan="now", verify=False
+    ):
+        before = run(1 << 19, 9)[-1]
+        assert before > 0, "something is there between steps"
+        other = run(1 << 20, 2)
+        assert torch_lms.memory_stats("cuda")["plan.planned"] == 2
+        assert min(other) >= before, other
+    check([(w, i) for i, w in enumerate(weights)])

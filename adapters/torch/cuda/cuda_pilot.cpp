@@ -49,7 +49,17 @@ PilotDevice::Room CudaPilotDevice::room() {
   if (memory_.arena() == nullptr) throw Error("this device cannot map memory to addresses");
   if (!memory_.serves(memory_.main_stream()))
     throw Error("so small a limit is left to PyTorch's allocator");
-  begin_anew();
+  const OnDevice guard(device_.index());
+  const bool anew = !has_begun_ || [&] {
+    EngineLock lock = manager_.engine().lock();
+    return is_in_the_way(lock);
+  }();
+  if (anew) {
+    begin_anew();
+  } else {
+    // What lies in the window is where another plan wants it, and can go.
+    give_back_cached();
+  }
   return {.arena = memory_.planned_room(), .page = memory_.arena()->page(), .addresses = true};
 }
 
@@ -61,11 +71,23 @@ void CudaPilotDevice::begin_anew() {
     EngineLock lock = engine.lock();
     (void)engine.reclaim(lock, INT64_MAX);
   }
-  if (!manager_.capturing()) {  // both wait for the device
-    BridgeAllocator::instance().native()->emptyCache({0, 0});
-    memory_.arena()->move_window();
-  }
+  if (!manager_.capturing()) memory_.arena()->move_window();
+  give_back_cached();
+  has_begun_ = true;
+}
+
+/// PyTorch's allocator keeps nothing that nobody uses. Waits for the device.
+void CudaPilotDevice::give_back_cached() {
+  if (!manager_.capturing()) BridgeAllocator::instance().native()->emptyCache({0, 0});
   memory_.update_capacity();
+}
+
+/// Something in the window stays there.
+bool CudaPilotDevice::is_in_the_way(EngineLock& /*lock*/) {
+  DeviceArena& arena = *memory_.arena();
+  return arena.holds_untracked() ||
+         std::ranges::any_of(arena.occupants(arena.base(), arena.room()),
+                             [](const CudaBlock* block) { return block->kept; });
 }
 
 bool CudaPilotDevice::obstructed(Bytes bytes) {

@@ -39,11 +39,14 @@ class CudaPilotDevice final : public PilotDevice {
 
  private:
   void begin_anew();
+  void give_back_cached();
+  [[nodiscard]] bool is_in_the_way(EngineLock& lock);
 
   CudaManager& manager_;
   CudaMemory& memory_;
   const c10::Device device_;
-  LinkModel link_;                ///< the planning thread's
+  LinkModel link_;  ///< the planning thread's
+  bool has_begun_ = false;
   cuda::RangeId step_range_ = 0;  ///< guarded by the pilot's lock
 };
 

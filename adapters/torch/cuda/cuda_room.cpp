@@ -117,6 +117,7 @@ bool CudaMemory::reclaim_for(Bytes bytes, int attempt) {
       // What may not leave keeps the memory below it in the arena.
       if (arena_ && arena_->mapped() - arena_->used() >= bytes) {
         arena_->move_window();
+        arena_->trim();
         update_capacity();
       }
       return true;

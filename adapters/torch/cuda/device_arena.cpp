@@ -318,8 +318,7 @@ void DeviceArena::move_window() {
     memory_.unmap(begin, end);
     if (map_.take_at(begin, end - begin)) walls_.push_back(begin);
   }
-  memory_.unmap(base_, memory_.reserved());
-  below_ = memory_.mapped();
+  below_ = memory_.mapped_below(base_);
   note_mapped();
 }
 

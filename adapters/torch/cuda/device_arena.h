@@ -99,7 +99,7 @@ class DeviceArena {
   /// Where the window would have to end under such a budget.
   [[nodiscard]] Bytes end_for(Bytes budget);
   /// If anything lies in the window: the window begins anew above it, and memory behind addresses
-  /// that nobody uses is given back. Waits for the device.
+  /// below that nobody uses is given back. Waits for the device if there is any.
   void move_window();
   /// Gives physical memory of the window above what is in use back to the driver. Waits for the
   /// device if there is any.
