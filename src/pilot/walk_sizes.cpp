@@ -96,8 +96,9 @@ std::optional<std::size_t> Walk::allocation_of(Bytes bytes) const {
            static_cast<double>(bytes) > kClearly * here(planned);
   };
   const auto is_passed = [&](Bytes planned) {
+    const double most = 2 * std::max(static_cast<double>(planned), here(planned));
     return is_unheard(planned) ||
-           (is_marginal(planned) && !is_marginal(bytes) && bytes > 2 * planned);
+           (is_marginal(planned) && !is_marginal(bytes) && static_cast<double>(bytes) > most);
   };
   std::size_t now = allocations_;
   while (now < allocations.size() && is_passed(allocations[now].bytes)) ++now;

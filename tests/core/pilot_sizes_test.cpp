@@ -149,6 +149,18 @@ TEST(PilotSizes, MasksThatAreTooSmallNowAndThen) {
   EXPECT_GE(planned_steps(loop, [&] { steps(40); }), 38) << loop.pilot.stats().why;
 }
 
+/// A mask is marginal in the script, and not in a larger step: it is still the mask.
+TEST(PilotSizes, MasksThatAreMarginalNowAndThen) {
+  Loop loop(140 * Loop::kBytes, kSizedLayers);
+  manage_from_one_unit(loop, 140 * Loop::kBytes);
+  loop.least = Loop::kBytes;
+  loop.masked = true;
+  run(loop, {12, 12, 12, 12, 12, 12});
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  EXPECT_EQ(planned_steps(loop, [&] { run(loop, {40, 12, 40, 40}); }), 4) << loop.pilot.stats().why;
+  EXPECT_EQ(loop.pilot.stats().divergences, 0) << loop.pilot.stats().why;
+}
+
 /// A script that seems to hold a larger step until its first result, which is not marginal as the
 /// script's is, comes.
 TEST(PilotSizes, WhatSeemedToHoldAStep) {
