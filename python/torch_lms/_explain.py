@@ -103,7 +103,8 @@ def _plan(now: Situation) -> Iterator[str]:
         yield f"{stats['plan.divergences']} steps turned out to be others than planned."
     if stats["plan.detours"]:
         last = f": the last time {now.detour}" if now.detour else ""
-        yield f"{stats['plan.detours']} times a step left its plan for a while, and came back{last}."
+        times = stats["plan.detours"]
+        yield f"{times} times a step left its plan for a while, and came back{last}."
 
 
 def _memory(now: Situation) -> Iterator[str]:

@@ -82,7 +82,7 @@ CALLS = {
     "reclaim_inactive": "evict all that is not pinned; the bytes that left",
     "step": "a training step ends here (a hint)",
     "plan_state": "`planned`, or why its steps are not",
-    "plan_detour": "where the last detour of a step from its plan began, and why; empty: there was none",
+    "plan_detour": "where a step last left its plan for a while, and why; empty: none has",
     "wait_for_plan": "until no plan is being made",
     "save_trace": "the step that was learnt last, to a file",
     "save_timeline": "its plan beside what was measured, drawn to a file",
