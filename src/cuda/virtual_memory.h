@@ -35,12 +35,10 @@ class VirtualMemory {
 
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] Bytes mapped() const { return mapped_; }
-  /// Of these, behind the chunks that begin before `end`.
+  /// Of these, what lies below `end`, a multiple of chunk().
   [[nodiscard]] Bytes mapped_below(Bytes end) const {
-    const auto last = std::min(chunks_.size(), static_cast<std::size_t>(end / chunk_));
-    const auto first = chunks_.begin();
-    const auto none = std::count(first, first + static_cast<std::ptrdiff_t>(last), 0U);
-    return (static_cast<Bytes>(last) - none) * chunk_;
+    const auto last = chunks_.begin() + end / chunk_;
+    return chunk_ * std::count_if(chunks_.begin(), last, [](auto chunk) { return chunk != 0; });
   }
   [[nodiscard]] Bytes reserved() const { return reserved_; }
   /// Memory comes and goes in chunks of so many bytes.

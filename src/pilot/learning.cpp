@@ -175,6 +175,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
     // A refined plan stays: it is only to be seen what became of it.
     if (!job_->original->refined) job_->made = std::make_shared<Script>(*job_->original);
     job_->timed = std::exchange(timing_, false);
+    job_->first = std::ranges::none_of(scripts_, [](const auto& one) { return one->planned; });
     job_->names = walk_->take_names();
     job_->places = std::exchange(lap_places_, {});
     job_->longer = std::exchange(longer_, {});

@@ -58,8 +58,9 @@ class PilotDevice {
     bool addresses = false;  ///< plans say where (from 0); false: the device places blocks itself
   };
   /// What a plan may use. Called between two steps; the device may put itself in order for it. What
-  /// lies there without any operator using it is not part of it.
-  virtual Room room() = 0;
+  /// lies there without any operator using it is not part of it. `first`: there is no plan yet, and
+  /// blocks lie anywhere.
+  virtual Room room(bool first) = 0;
   /// What of the room of an earlier plan a better one of the same step may count on.
   virtual Bytes still_room(Bytes room) { return room; }
   /// There are no longer `bytes` for a plan, or something that cannot move lies among them: memory
@@ -285,6 +286,7 @@ class Pilot {
     Walk::Names names;                 ///< of the step that was timed
     std::vector<double> longer;        ///< likewise: how much longer they take with its sizes
     bool timed = true;                 ///< false: the times are in the shape
+    bool first = false;                ///< no script has a plan
     HostTimes host;                    ///< likewise
     std::vector<std::size_t> places;   ///< the script's operator of each lap; empty: all in order
     Options options;

@@ -93,7 +93,7 @@ void Pilot::find_room(Job& job) {
       job.made->room = device_.still_room(job.original->room);
       return;
     }
-    const auto room = device_.room();
+    const auto room = device_.room(job.first);
     job.made->room = room.arena;
     job.made->page = room.page;
     job.made->addresses = room.addresses;

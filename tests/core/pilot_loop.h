@@ -70,8 +70,9 @@ class PlainDevice final : public PilotDevice {
     if (running_) copies_.push_back({block.uid, block.size, out, now().ms, now().ms + 1});
   }
 
-  Room room() override {
+  Room room(bool first) override {
     if (!refuses.empty()) throw Error(refuses);
+    if (first) ++first_rooms;
     return {.arena = limit_, .page = page, .addresses = addresses};
   }
   [[nodiscard]] std::int64_t misplaced() const override { return misplacements; }
@@ -105,6 +106,7 @@ class PlainDevice final : public PilotDevice {
   bool addresses = false;  ///< plans say where everything lies
   Bytes page = 0;          ///< in pieces of so many bytes
   std::int64_t misplacements = 0;
+  int first_rooms = 0;   ///< times that it was asked for the room of a first plan
   Bytes squatter = 0;    ///< what cannot move and is in the way
   Bytes lost = 0;        ///< of the room
   bool returns = false;  ///< the squatter is there again at once

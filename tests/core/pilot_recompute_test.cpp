@@ -114,7 +114,7 @@ class Layers final : public PilotDevice {
     }
     return laps;
   }
-  Room room() override { return {.arena = limit_, .addresses = addresses}; }
+  Room room(bool /*first*/) override { return {.arena = limit_, .addresses = addresses}; }
   LinkModel link() override {
     return {.out_bytes_per_ms = kSlow,
             .in_bytes_per_ms = kSlow,

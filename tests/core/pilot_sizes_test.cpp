@@ -49,6 +49,16 @@ TEST(PilotSizes, ALargerOneIsPlannedWhenItComesAgain) {
   run(loop, {6, 4, 6, 4, 6});
   EXPECT_EQ(loop.pilot.stats().planned, 2);
   EXPECT_EQ(planned_steps(loop, [&] { run(loop, {6, 4, 6, 4}); }), 4);
+  EXPECT_EQ(loop.device.first_rooms, 1) << "what has a place may stay";
+}
+
+TEST(PilotSizes, AfterANewStartThereIsNoPlan) {
+  Loop loop(26 * Loop::kBytes, kSizedLayers);
+  run(loop, {4, 4, 4, 4, 4, 4});
+  manage_from_one_unit(loop, 26 * Loop::kBytes);
+  run(loop, {4, 4, 4, 4, 4, 4});
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  EXPECT_EQ(loop.device.first_rooms, 2);
 }
 
 TEST(PilotSizes, WhatFitsStaysWhereItIs) {

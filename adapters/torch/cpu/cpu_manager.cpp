@@ -288,7 +288,7 @@ class CpuManager final : public DeviceManager, private PilotDevice {
   void restart_lap() override { mover_.timer.restart_lap(); }
   void drop_laps() override { mover_.timer.drop(); }
   Laps finish_laps() override { return mover_.timer.finish(); }
-  Room room() override { return {.arena = limit(), .addresses = false}; }
+  Room room(bool /*first*/) override { return {.arena = limit(), .addresses = false}; }
   LinkModel link() override { return mover_.timer.link(); }
   void remake_ghost(BlockUid uid, const std::vector<Bytes>& addresses) override {
     lineages().remake_ghost(uid, addresses);

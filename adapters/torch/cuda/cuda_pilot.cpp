@@ -45,20 +45,15 @@ PilotDevice::Laps CudaPilotDevice::finish_laps() {
 
 void CudaPilotDevice::drop_laps() { memory_.laps().drop(); }
 
-PilotDevice::Room CudaPilotDevice::room() {
+PilotDevice::Room CudaPilotDevice::room(bool first) {
   if (memory_.arena() == nullptr) throw Error("this device cannot map memory to addresses");
   if (!memory_.serves(memory_.main_stream()))
     throw Error("so small a limit is left to PyTorch's allocator");
   const OnDevice guard(device_.index());
-  const bool anew = !has_begun_ || [&] {
-    EngineLock lock = manager_.engine().lock();
-    return is_in_the_way(lock);
-  }();
-  if (anew) {
+  if (first || holds_what_stays()) {
     begin_anew();
   } else {
-    // What lies in the window is where another plan wants it, and can go.
-    give_back_cached();
+    give_back_cached();  // what lies in the window is where another plan wants it, and can go
   }
   return {.arena = memory_.planned_room(), .page = memory_.arena()->page(), .addresses = true};
 }
@@ -73,7 +68,6 @@ void CudaPilotDevice::begin_anew() {
   }
   if (!manager_.capturing()) memory_.arena()->move_window();
   give_back_cached();
-  has_begun_ = true;
 }
 
 /// PyTorch's allocator keeps nothing that nobody uses. Waits for the device.
@@ -82,9 +76,10 @@ void CudaPilotDevice::give_back_cached() {
   memory_.update_capacity();
 }
 
-/// Something in the window stays there.
-bool CudaPilotDevice::is_in_the_way(EngineLock& /*lock*/) {
+/// Something in the window would be in every plan's way.
+bool CudaPilotDevice::holds_what_stays() {
   DeviceArena& arena = *memory_.arena();
+  const EngineLock lock = manager_.engine().lock();
   return arena.holds_untracked() ||
          std::ranges::any_of(arena.occupants(arena.base(), arena.room()),
                              [](const CudaBlock* block) { return block->kept; });

@@ -20,7 +20,7 @@ class CudaPilotDevice final : public PilotDevice {
   void lap() override;
   Laps finish_laps() override;
   void drop_laps() override;
-  Room room() override;
+  Room room(bool first) override;
   Bytes still_room(Bytes room) override;
   [[nodiscard]] bool obstructed(Bytes bytes) override;
   void clear_way() override;
@@ -40,13 +40,12 @@ class CudaPilotDevice final : public PilotDevice {
  private:
   void begin_anew();
   void give_back_cached();
-  [[nodiscard]] bool is_in_the_way(EngineLock& lock);
+  [[nodiscard]] bool holds_what_stays();
 
   CudaManager& manager_;
   CudaMemory& memory_;
   const c10::Device device_;
-  LinkModel link_;  ///< the planning thread's
-  bool has_begun_ = false;
+  LinkModel link_;                ///< the planning thread's
   cuda::RangeId step_range_ = 0;  ///< guarded by the pilot's lock
 };
 

@@ -58,18 +58,9 @@ def run_script(
 def run_tests(name: str, *arguments: str, **variables: str) -> None:
     """Runs a file of tests beside this folder in a process with these variables; all must pass."""
     tests = Path(__file__).resolve().parents[1] / name
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            str(tests),
-            *arguments,
-        ],
+        [*command, str(tests), *arguments],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
