@@ -140,8 +140,14 @@ auto with_block(const at::Tensor& tensor, Body&& use) {
   });
 }
 
-/// Whether PyTorch would find no memory: that of what is dropped, on a GPU.
+/// Whether what makes it waits.
+bool is_unmade_storage(const at::Storage& storage) {
+  return any_deferred() && has_no_memory(*storage.unsafeGetStorageImpl());
+}
+
+/// Whether PyTorch would find no memory: that of what is dropped, on a GPU, or has not been made.
 bool is_nowhere(const at::Storage& storage) {
+  if (is_unmade_storage(storage)) return true;
   return guarded([&] {
     return with_block_of(
         storage.unsafeGetStorageImpl(), [](DeviceManager*, EngineLock*, Block* block) {
@@ -153,6 +159,7 @@ bool is_nowhere(const at::Storage& storage) {
 /// Whether its address may change while it lives: that of a GPU's block that is not kept.
 bool may_move(const at::Storage& storage) {
   if (storage.device().is_cpu()) return false;
+  if (is_unmade_storage(storage)) return true;
   return guarded([&] {
     return with_block_of(
         storage.unsafeGetStorageImpl(),
@@ -284,6 +291,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("scope_end(Tensor[] handed) -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);
   m.def("is_nowhere(Storage s) -> bool", &lms::torch::is_nowhere);
+  m.def("is_unmade(Storage s) -> bool", &lms::torch::is_unmade_storage);
   m.def("may_move(Storage s) -> bool", &lms::torch::may_move);
   m.def("evict(Tensor t) -> bool", &lms::torch::evict);
   m.def("fetch(Tensor t) -> bool", &lms::torch::fetch);

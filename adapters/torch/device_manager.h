@@ -173,6 +173,7 @@ class DeviceManager {
   std::atomic<std::int64_t> list_splits{0};         ///< list operators run in chunks
   std::atomic<std::int64_t> sliced_operators{0};    ///< operators run in slices
   std::atomic<std::int64_t> sliced_bytes{0};        ///< that came and went for these
+  std::atomic<std::int64_t> row_operators{0};       ///< that made rows of what they read
   std::atomic<std::int64_t> in_place_operators{0};  ///< run on what lies below, where it lies
   std::atomic<std::int64_t> in_place_bytes{0};      ///< of their tensors there
   /// Heads of lineages that one kernel has computed.

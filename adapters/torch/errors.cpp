@@ -27,6 +27,11 @@ bool is_shortage(const std::exception& error) {
          dynamic_cast<const Shortage*>(&error) != nullptr;
 }
 
+bool found_no_room(const std::exception& error) {
+  return is_shortage(error) || dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+         dynamic_cast<const TierFull*>(&error) != nullptr;
+}
+
 void remember_need(const std::string& error, Need need) {
   Needs& all = needs();
   const std::lock_guard lock(all.mutex);

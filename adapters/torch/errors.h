@@ -25,6 +25,8 @@ class Shortage final : public c10::Error {
 
 /// True if the error says that the device has no room: PyTorch's allocator, or LMS.
 [[nodiscard]] bool is_shortage(const std::exception& error);
+/// Likewise, or that the tier below has none.
+[[nodiscard]] bool found_no_room(const std::exception& error);
 
 /// What need_of() says of an error with this text from now on. Thread-safe.
 void remember_need(const std::string& error, Need need);

@@ -301,11 +301,13 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   const Deferred::Stats deferred = manager.deferred().stats();
   stats["deferred.parts"] = deferred.parts;
   stats["deferred.in_lists"] = deferred.in_lists;
+  stats["deferred.in_rows"] = deferred.rows;
   stats["deferred.waiting"] = deferred.waiting;
   stats["deferred.bytes"] = deferred.bytes;
   stats["deferred.waited_us"] = deferred.waited_us;
   stats["slices.operators"] = manager.sliced_operators.load();
   stats["slices.bytes"] = manager.sliced_bytes.load();
+  stats["slices.by_rows"] = manager.row_operators.load();
   stats["slices.in_place"] = manager.in_place_operators.load();
   stats["slices.in_place_bytes"] = manager.in_place_bytes.load();
   stats["replays.fused"] = manager.chains_replayed.load();

@@ -127,10 +127,13 @@ def enable(
             there is an error instead.
         slices: operators whose parts are independent (softmax, pooling, everything that goes
             element by element) run part by part, with the same bits, where they do not fit as a
-            whole; and what cannot be cut (convolutions, matrix products) works, as the last resort,
-            on tensors where they lie in host memory, which is slow (``"auto"`` and ``"all"``).
-            ``"parts"``: the first alone; ``"off"``: neither; ``"always"``, ``"in_place"``: the one
-            or the other wherever it can be, to test.
+            whole; what cannot be cut (convolutions, matrix products) works, as the last resort,
+            on tensors where they lie in host memory, which is slow; and what lies between a
+            language model's logits and their gradient (casts, log_softmax, the loss) is never there
+            as a whole, but made row by row where it is used (``"auto"`` and ``"all"``; the last
+            not with ``deferred_updates=False``).
+            ``"parts"``: the first alone; ``"off"``: none; ``"always"``, ``"in_place"``,
+            ``"chains"``: the first, second or third wherever it can be, to test.
         log: what to say on standard error: ``"off"``, ``"info"`` or ``"debug"``.
         monitor: write once a second what LMS does to a small file, for the program ``lms top``.
 

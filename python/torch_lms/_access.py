@@ -231,7 +231,7 @@ def _points(
             purpose = "compares" if compares else _callers.purpose(_on_cpu(self))
             if purpose is None:
                 bring(self)
-            elif purpose == "reads":
+            elif purpose == "reads" or (_on_cpu(self) and _is_unmade(self)):
                 make_readable(self)
             elif (identity := _identity(self)) is not None:
                 return identity
@@ -356,11 +356,21 @@ def _storage_of(value: Any) -> torch.UntypedStorage | None:
 
 
 def _is_nowhere(storage: torch.UntypedStorage) -> bool:
-    """Whether PyTorch would find no memory: that of a dropped tensor on a GPU."""
+    """Whether PyTorch would find no memory: that of a dropped tensor on a GPU, or of one that has
+    not been made."""
     if storage.device.type == "cpu":
-        return False  # the address is still its own
+        return _is_unmade(storage)  # what was dropped has its address still
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         return bool(_library.ops().is_nowhere.default(storage))
+
+
+def _is_unmade(value: Any) -> bool:
+    """Whether what makes a tensor's or storage's bytes waits: it has no address yet."""
+    storage = _storage_of(value)
+    if storage is None:
+        return False
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return bool(_library.ops().is_unmade.default(storage))
 
 
 def _identity(value: Any) -> int | None:

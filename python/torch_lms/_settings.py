@@ -262,8 +262,8 @@ def parse_plan(value: Any) -> str:
 
 
 def parse_slices(value: Any) -> str:
-    """'auto', 'parts', 'all', 'off', 'always' or 'in_place'; flags: auto and off."""
-    ways = ("auto", "parts", "all", "always", "in_place")
+    """'auto', 'parts', 'all', 'off', 'always', 'in_place' or 'chains'; flags: auto and off."""
+    ways = ("auto", "parts", "all", "always", "in_place", "chains")
     if isinstance(value, str) and value.strip().lower() in ways:
         return value.strip().lower()
     try:
@@ -406,9 +406,11 @@ TABLE: tuple[Setting, ...] = (
     Setting("slices", "LMS_SLICES", "auto", lambda v, _: parse_slices(v),
             "auto",
             "operators whose parts are independent run part by part, with the same bits: parts: "
-            "where they do not fit as a whole; all: and those that cannot be cut work on tensors "
-            "where they lie in host memory, as the last resort, which is slow; auto: all; off: "
-            "never; always, in_place: wherever they can the one or the other, for tests"),
+            "where they do not fit as a whole; all: those that cannot be cut work on tensors where "
+            "they lie in host memory, as the last resort, which is slow, and what lies between a "
+            "language model's logits and their gradient is made row by row where it is used; auto: "
+            "all; off: never; always, in_place, chains: the first, second or third wherever it can "
+            "be, for tests"),
     Setting("log", "LMS_LOG", "off", lambda v, _: parse_log(v),
             "off",
             "what to say on standard error: off, info or debug"),

@@ -67,10 +67,14 @@ TABLE: tuple[Statistic, ...] = (
               "us"),
     Statistic("deferred.in_lists", "positions of operators over lists that waited for the "
               "operators that follow (deferred_updates)"),
+    Statistic("deferred.in_rows", "operators whose result waited for whoever uses it, row by row "
+              "perhaps (slices)"),
     Statistic("slices.operators", "operators run in slices, as they did not fit as a whole",
               title="operators in slices"),
     Statistic("slices.bytes", "that came and went for these", "bytes",
               title="moved for slices"),
+    Statistic("slices.by_rows", "operators that made rows of what they read, which was never "
+              "there as a whole", title="operators that made rows of what they read"),
     Statistic("slices.in_place", "operators that worked on tensors where they lie in the tier "
               "below, as nothing else fitted", title="operators in place"),
     Statistic("slices.in_place_bytes", "of these tensors", "bytes", title="used in place"),

@@ -195,8 +195,10 @@ def test_programs_under_less_than_an_operator_needs(
         found = program(device)
         stats = torch_lms.memory_stats(device)
         assert stats["device.bytes.peak"] <= stats["limit"]
-    assert stats["slices.operators"] > before["slices.operators"]
-    assert stats["slices.bytes"] > before["slices.bytes"]
+    # Or in rows of what is never there as a whole.
+    if stats["slices.by_rows"] == before["slices.by_rows"]:
+        assert stats["slices.operators"] > before["slices.operators"]
+        assert stats["slices.bytes"] > before["slices.bytes"]
     assert bits(found) == expected
 
 

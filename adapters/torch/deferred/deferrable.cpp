@@ -13,41 +13,21 @@
 #include "adapters/torch/replay/replay.h"
 
 namespace lms::torch {
-namespace {
 
-/// The same bytes, whatever becomes of the program's tensor (`p.data = other`).
 at::Tensor alias_of(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
       c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
 }
 
-/// What an operator will make of tensors like this one.
-at::Tensor unmade_like(const at::Tensor& tensor) {
-  const c10::StorageImpl& storage = *storage_of(tensor);
+at::Tensor unmade_like(const at::Tensor& tensor, c10::Device device, c10::Allocator* allocator) {
   auto made = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), tensor.numel() * tensor.element_size(),
-      c10::DataPtr(nullptr, tensor.device()), const_cast<c10::StorageImpl&>(storage).allocator(),
-      /*resizable=*/true);
-  const auto key = tensor.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+      c10::DataPtr(nullptr, device), allocator, /*resizable=*/true);
+  const auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(std::move(made)), c10::DispatchKeySet(key), tensor.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
   return result;
-}
-
-/// A tensor that an operator will make which waits.
-bool is_unmade(const c10::StorageImpl& storage) {
-  return storage.nbytes() > 0 &&
-         const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get() == nullptr;
-}
-
-/// A scalar, as it is now.
-at::Tensor copy_of(const at::Tensor& tensor) {
-  at::Tensor copy = tensor.clone();
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    copy.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  return copy;
 }
 
 bool has_plain_type(const at::Tensor& tensor) {
@@ -60,6 +40,23 @@ bool has_plain_type(const at::Tensor& tensor) {
     default:
       return false;
   }
+}
+
+bool may_wait_for(EngineLock& lock, DeviceManager& manager, const at::Tensor& tensor) {
+  if (has_no_memory(*storage_of(tensor))) return true;
+  Block* const block = manager.find_or_track(lock, *storage_of(tensor));
+  return block != nullptr && !block->kept && !block->died && block->state != BlockState::kFresh;
+}
+
+namespace {
+
+/// A scalar, as it is now.
+at::Tensor copy_of(const at::Tensor& tensor) {
+  at::Tensor copy = tensor.clone();
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return copy;
 }
 
 /// A number that kernels refuse for tensors of real numbers, or of some types.
@@ -140,7 +137,8 @@ class Caller {
     if (operands.empty() || is_small(*operands.front().tensor)) return false;
     bool writes = makes_;
     for (const Operand& one : operands) {
-      if (!agrees(*operands.front().tensor, *one.tensor) || !is_managed(lock, *one.tensor)) {
+      if (!agrees(*operands.front().tensor, *one.tensor) ||
+          !may_wait_for(lock, manager_, *one.tensor)) {
         return false;
       }
       if (!one.writes) continue;
@@ -206,7 +204,8 @@ class Caller {
     for (const std::size_t position : positions) {
       part->uses.append(uses_at(position));
       if (!makes_) continue;
-      part->makes.push_back(unmade_like(*operands_at(position).front().tensor));
+      const at::Tensor& like = *operands_at(position).front().tensor;
+      part->makes.push_back(unmade_like(like, like.device(), storage_of(like)->allocator()));
       part->uses.push_back({storage_of(part->makes.back()), true});
     }
     return part;
@@ -392,12 +391,6 @@ class Caller {
   /// Of a storage that is no block's.
   [[nodiscard]] bool is_small(const at::Tensor& tensor) const {
     return static_cast<Bytes>(storage_of(tensor)->nbytes()) < manager_.min_block();
-  }
-
-  bool is_managed(EngineLock& lock, const at::Tensor& tensor) const {
-    if (is_unmade(*storage_of(tensor))) return true;
-    Block* const block = manager_.find_or_track(lock, *storage_of(tensor));
-    return block != nullptr && !block->kept && !block->died && block->state != BlockState::kFresh;
   }
 
   DeviceManager& manager_;

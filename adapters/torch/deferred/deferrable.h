@@ -13,9 +13,16 @@
 
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/operators/op_info.h"
+#include "adapters/torch/slices/unmade.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
+
+/// Runs an operator in parts, of which rows of what it reads are made as they are needed. False,
+/// with nothing changed: that cannot be, or finds no room.
+using RunByRows = bool (*)(const OpInfo&, const c10::SafeKernelFunction&,
+                           const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack&,
+                           const UnmadeRows&);
 
 /// One run of an operator that has been called and not run: of all of it, or of some positions of
 /// its lists.
@@ -28,9 +35,16 @@ struct Part {
   bool grad_mode = false;
   /// As they were at the call: tensors of its own over the same storages, and what is small a copy.
   c10::Stack arguments;
-  /// What it returns, if it makes a list: tensors whose storages have no memory yet.
+  /// What it returns, if it makes a list, or rows: tensors whose storages have no memory yet.
   std::vector<at::Tensor> makes;
-  StorageUses uses;          ///< alive through these
+  StorageUses uses;  ///< alive through these
+  /// It waits for who uses its result, row by row perhaps; null: it does not.
+  std::shared_ptr<Unmade> rows;
+  RunByRows run_by_rows = nullptr;
+  /// What it reads through what it reads by rows: alive as long as the parts that make that.
+  StorageUses through;
+  bool was_read = false;     ///< rows of it have been made
+  std::uint64_t kind = 0;    ///< of its result
   std::uint64_t number = 0;  ///< in the order of the program
   std::chrono::steady_clock::time_point called;
   std::uint64_t call = 0;  ///< which this is a part of; parts of one call are independent
@@ -70,5 +84,26 @@ struct Deferrable {
 Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpInfo& info,
                          const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                          c10::DispatchKeySet keys, const c10::Stack& stack);
+
+/// Parts, and calls that make rows for themselves, that the calling thread is running: what it
+/// calls meanwhile has no others to wait for.
+int& running_here() noexcept;
+
+/// The same bytes, whatever becomes of the program's tensor (`p.data = other`).
+at::Tensor alias_of(const at::Tensor& tensor);
+/// What an operator will make: of the same type, size and layout as this one, without memory.
+at::Tensor unmade_like(const at::Tensor& tensor, c10::Device device, c10::Allocator* allocator);
+/// Kernels take it, and refuse nothing.
+bool has_plain_type(const at::Tensor& tensor);
+/// Of a block whose address nobody else has, or unmade. Under the engine's lock.
+bool may_wait_for(EngineLock& lock, DeviceManager& manager, const at::Tensor& tensor);
+
+/// A call whose one result may wait for who uses it, row by row: a part that waits, whose result
+/// is its only `makes`. `chain`: it reads what waits likewise. Null: it has to run now. What is
+/// small is copied: runs operators, in no operator.
+std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& info,
+                                         const c10::SafeKernelFunction& kernel,
+                                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                         const c10::Stack& stack, bool chain);
 
 }  // namespace lms::torch

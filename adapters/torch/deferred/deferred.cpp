@@ -51,7 +51,7 @@ MayWait Deferred::put_off_by_plan(Mode mode) {
   if (mode != Mode::kLists) return nullptr;
   return [](std::string_view name) {
     const Deferral rule = deferral_rule(name);
-    return rule != Deferral::kNever && rule != Deferral::kElements;
+    return rule != Deferral::kNever && rule != Deferral::kElements && rule != Deferral::kRows;
   };
 }
 
@@ -76,12 +76,15 @@ void Deferred::count(bool among) {
 Concern Deferred::concern_of(const OpInfo& info, c10::function_ref<bool()> split) const {
   const auto waiting = waiting_.load(std::memory_order_relaxed);
   const auto may_wait = [&] {
+    // Or it may make rows of what it reads, for which it is asked in the same place.
+    if (info.reads_rows && rows_.load(std::memory_order_relaxed) > 0) return true;
+    if (info.deferral == Deferral::kRows) return chains() && split();
     const Mode mode = this->mode();
     if (info.deferral == Deferral::kNever || mode == Mode::kNone) return false;
     if (!is_by_plan(mode)) return true;
     if (info.deferral == Deferral::kElements) return false;
     if (any_chosen_.load(std::memory_order_relaxed)) return true;
-    return mode == Mode::kLists && (waiting > brief_.load(std::memory_order_relaxed) || split());
+    return mode == Mode::kLists && (any_for_long() || split());
   };
   if (may_wait()) return Concern::kMayWait;
   if (waiting > 0) return Concern::kRuns;
@@ -126,9 +129,12 @@ void Deferred::set_mode(Mode mode) {
 
 // Waiting
 
-bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
-                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
-                     c10::function_ref<bool()> split) {
+bool Deferred::defer(const Entrances& entrances, const OpInfo& info,
+                     const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                     c10::DispatchKeySet keys, c10::Stack& stack, c10::function_ref<bool()> split) {
+  if (info.deferral == Deferral::kRows) {
+    return defer_rows(entrances, info, kernel, op, keys, stack);
+  }
   const Mode mode = this->mode();
   if (mode == Mode::kNone) return false;
   const bool by_plan = is_by_plan(mode);
@@ -136,26 +142,20 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
   if (lists_alone && info.deferral == Deferral::kElements) return false;
   const bool makes = info.deferral == Deferral::kMakes;
   // What follows a part that a plan has chosen waits as well, of whatever size.
-  const auto long_ones = [&] {
-    return waiting_.load(std::memory_order_relaxed) > brief_.load(std::memory_order_relaxed);
-  };
-  const bool brief = mode == Mode::kLists && (long_ones() || split());
+  const bool brief = mode == Mode::kLists && (any_for_long() || split());
   if (by_plan && !brief && makes) return false;
   // What autograd is to know of is best run where it is called.
   if ((brief || makes) && c10::GradMode::is_enabled()) return false;
   if (makes && c10::InferenceMode::is_enabled()) return false;
   const auto by_choice = by_plan ? chosen() : nullptr;
   if (by_choice && by_choice->empty() && !brief) return false;
-  if (!thread_state().access_scopes.empty() || thread_state().keeps > 0) return false;
-  if (!manager_.records_here() || manager_.capturing()) return false;
-  // What helpers of other environments have computed depends on who has helped.
-  if (!plain_environments() || float_environment() != 0) return false;
+  if (!may_wait_here()) return false;
   // Tests have every position wait, and run, by itself.
   WhoWaits who = {.chosen = by_choice.get(),
                   .is_behind = {},
                   .others_too = brief,
                   .piece = by_plan ? manager_.list_chunk() : 0};
-  if (brief && long_ones()) {
+  if (brief && any_for_long()) {
     who.is_behind = [&](std::span<const StorageUse> uses) {
       const std::lock_guard guard(mutex_);
       return is_behind_chosen(uses);
@@ -170,14 +170,14 @@ bool Deferred::defer(RunOperator run, const OpInfo& info, const c10::SafeKernelF
     return next_call_++;
   }();
   for (auto& part : call.parts) {
-    part->run = run;
+    part->run = entrances.run;
     part->call = number;
     if (brief && !part->for_long) part->brief_for = &thread_state();
     add(std::move(part));
   }
   // Another thread may have turned it off meanwhile, and run what was there.
   if (this->mode() == Mode::kNone) run_all();
-  if (!call.rest.empty()) run(info, kernel, op, keys, call.rest);
+  if (!call.rest.empty()) entrances.run(info, kernel, op, keys, call.rest);
   const std::size_t base = stack.size() - info.argument_count;
   if (!makes) {
     stack.resize(base + op.schema().returns().size());  // nothing, or the first argument
@@ -203,17 +203,21 @@ void Deferred::add(std::unique_ptr<Part> part) {
     shared->number = next_number_++;
     shared->called = std::chrono::steady_clock::now();
     if (shared->brief_for != nullptr && is_behind_chosen(shared->uses)) shared->brief_for = nullptr;
+    if (shared->rows) note_through(*shared);
     shared->waits = true;
     all_.emplace_hint(all_.end(), shared->number, shared);
-    for (const StorageUse& use : shared->uses) {
-      auto& row = by_storage_[use.storage];
-      row.push_back({shared, use.writes});
-      too_long = too_long || row.size() > kLongestRow;
+    for (const auto* uses : {&shared->uses, &shared->through}) {
+      for (const StorageUse& use : *uses) {
+        auto& row = by_storage_[use.storage];
+        row.push_back({shared, use.writes, uses == &shared->through});
+        too_long = too_long || row.size() > kLongestRow;
+      }
     }
     ++waiting_;
     const bool brief = shared->brief_for != nullptr;
     if (brief) ++brief_;
-    ++(brief ? in_lists_ : parts_);
+    if (shared->rows) ++rows_;
+    ++(shared->rows ? in_rows_ : brief ? in_lists_ : parts_);
   }
   if (too_long) before_use(shared->uses);
 }
@@ -222,21 +226,25 @@ bool Deferred::is_behind_chosen(std::span<const StorageUse> uses) const {
   return std::ranges::any_of(uses, [&](const StorageUse& use) {
     const auto row = by_storage_.find(use.storage);
     return row != by_storage_.end() && std::ranges::any_of(row->second, [&](const Waiting& one) {
-             return one.part->brief_for == nullptr && conflicts(use.writes, one.writes);
+             return one.part->brief_for == nullptr && !one.part->rows &&
+                    conflicts(use.writes, one.writes);
            });
   });
 }
 
 void Deferred::remove(const PartPtr& part) {
-  for (const StorageUse& use : part->uses) {
-    const auto row = by_storage_.find(use.storage);
-    if (row == by_storage_.end()) continue;
-    std::erase_if(row->second, [&](const Waiting& one) { return one.part == part; });
-    if (row->second.empty()) by_storage_.erase(row);
+  for (const auto* uses : {&part->uses, &part->through}) {
+    for (const StorageUse& use : *uses) {
+      const auto row = by_storage_.find(use.storage);
+      if (row == by_storage_.end()) continue;
+      std::erase_if(row->second, [&](const Waiting& one) { return one.part == part; });
+      if (row->second.empty()) by_storage_.erase(row);
+    }
   }
   all_.erase(part->number);
   part->waits = false;
   --waiting_;
+  if (part->rows && --rows_ > 0) refresh_through();
   if (part->brief_for != nullptr) --brief_;
 }
 
@@ -244,20 +252,22 @@ Deferred::PartPtrs Deferred::needed_for(std::span<const StorageUse> uses,
                                         std::uint64_t before) const {
   // Whoever is before one that must run, and conflicts with it, must run as well.
   PartPtrs needed;
-  const auto add_those_before = [&](std::span<const StorageUse> of, std::uint64_t end) {
+  const auto add_those_before = [&](std::span<const StorageUse> of, std::uint64_t end,
+                                    bool by_rows) {
     for (const StorageUse& use : of) {
       const auto row = by_storage_.find(use.storage);
       if (row == by_storage_.end()) continue;
       for (const Waiting& one : row->second) {
         if (one.part->number >= end || !conflicts(use.writes, one.writes)) continue;
+        if (by_rows && one.writes && one.part->rows) continue;  // it makes rows of it for itself
         if (std::ranges::find(needed, one.part) == needed.end()) needed.push_back(one.part);
       }
     }
   };
-  add_those_before(uses, before);
+  add_those_before(uses, before, /*by_rows=*/false);
   for (std::size_t next = 0; next < needed.size(); ++next) {
     const PartPtr part = needed[next];
-    add_those_before(part->uses, part->number);
+    add_those_before(part->uses, part->number, part->rows != nullptr);
   }
   std::ranges::sort(needed, {}, &Part::number);
   return needed;
@@ -281,6 +291,7 @@ void Deferred::discard_dead() {
   std::vector<PartPtr> dead;  // destroyed without the lock
   const std::lock_guard guard(mutex_);
   // How often parts hold each storage; 0 where one that is wanted reads or writes it.
+  may_be_dead_ = false;
   std::unordered_map<c10::StorageImpl*, std::size_t> held;
   for (const auto& [number, part] : all_) {
     for (const StorageUse& use : part->uses) ++held[use.storage];
@@ -322,10 +333,11 @@ Deferred::Stats Deferred::stats() {
               .waiting = waiting_ - brief_,
               .bytes = 0,
               .in_lists = in_lists_,
-              .waited_us = std::chrono::duration_cast<Microseconds>(waited_).count()};
+              .waited_us = std::chrono::duration_cast<Microseconds>(waited_).count(),
+              .rows = in_rows_};
   for (const auto& [storage, row] : by_storage_) {
-    const bool waits =
-        std::ranges::any_of(row, [](const Waiting& one) { return one.part->brief_for == nullptr; });
+    const bool waits = std::ranges::any_of(
+        row, [](const Waiting& one) { return one.part->brief_for == nullptr && !one.part->rows; });
     if (waits) stats.bytes += static_cast<Bytes>(storage->nbytes());
   }
   return stats;

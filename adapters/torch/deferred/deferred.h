@@ -30,6 +30,12 @@ enum class Concern : std::uint8_t {
   kMayWait,  ///< put_off(), then that: it may wait itself
 };
 
+/// What the hook has for operators that wait.
+struct Entrances {
+  RunOperator run;
+  RunByRows run_by_rows;
+};
+
 /// Operators of one device that have been called and have not run. Each waits until somebody is
 /// about to look at what it writes, or to change what it reads. Docs: docs/design/0020.
 ///
@@ -69,7 +75,7 @@ class Deferred {
   [[nodiscard]] Concern concern_of(const OpInfo& info, c10::function_ref<bool()> split) const;
   /// An operator has been called, outside of any other. True: it, or all that has not run here,
   /// waits, and the stack holds its results.
-  bool defer(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+  bool defer(const Entrances& entrances, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split);
   /// An operator on a large tensor, none over lists, has been called, outside of any other: runs
@@ -79,6 +85,10 @@ class Deferred {
   /// The calling thread is about to use these: runs what must have run. Throws what that throws; a
   /// part that found no room waits on.
   void before_use(std::span<const StorageUse> uses);
+  /// What of these has not been made and may be made row by row, with all that it is made of.
+  [[nodiscard]] UnmadeRows rows_for(std::span<const StorageUse> uses);
+  /// It is one of these, not made yet.
+  [[nodiscard]] bool will_make(const c10::StorageImpl& storage);
   /// Runs everything.
   void run_all();
   /// In the mode kRandom, now and then: runs something.
@@ -94,6 +104,7 @@ class Deferred {
     Bytes bytes = 0;             ///< that these use, each block counted once
     std::int64_t in_lists = 0;   ///< beside these: parts that have waited for the next operators
     std::int64_t waited_us = 0;  ///< from call to run on the host's clock, of those that have run
+    std::int64_t rows = 0;       ///< beside these: operators whose result has waited to be used
   };
   [[nodiscard]] Stats stats();
 
@@ -103,11 +114,34 @@ class Deferred {
   struct Waiting {
     PartPtr part;
     bool writes;
+    bool through = false;  ///< of Part::through
   };
   struct Late {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::uint64_t epoch;  ///< of the last part that has used it
   };
+
+  /// Results may wait for who uses them.
+  [[nodiscard]] bool chains() const;
+  /// What the thread calls here may wait.
+  [[nodiscard]] bool may_wait_here() const;
+  /// Something waits for more than the next operators, as a plan has chosen.
+  [[nodiscard]] bool any_for_long() const {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    return waiting_.load(kRelaxed) > brief_.load(kRelaxed) + rows_.load(kRelaxed);
+  }
+  bool defer_rows(const Entrances& entrances, const OpInfo& info,
+                  const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                  c10::DispatchKeySet keys, c10::Stack& stack);
+  /// The same for calls that may be expected to fare alike.
+  static std::uint64_t kind_of_rows(const OpInfo& info, const c10::Stack& stack);
+  /// The part that will make this storage, if rows of it may be made. Under the lock.
+  [[nodiscard]] PartPtr maker_of(const c10::StorageImpl* storage) const;
+  void note_through(Part& part) const;
+  /// A part whose result was read by rows has gone: what others read through it is no more theirs.
+  void refresh_through();
+  /// Runs it in parts, from rows of what it reads and has not been made. False: as a whole.
+  bool run_rows(const Part& part);
 
   /// Among those that `deferring` counts, or not.
   void count(bool among);
@@ -146,6 +180,9 @@ class Deferred {
   std::atomic<bool> any_chosen_{false};
   std::atomic<std::int64_t> waiting_{0};
   std::atomic<std::int64_t> brief_{0};  ///< of those that wait
+  std::atomic<std::int64_t> rows_{0};   ///< likewise, whose results wait for who uses them
+  /// Rows have been made: those that they are of may be wanted no more.
+  std::atomic<bool> may_be_dead_{false};
   std::atomic<bool> any_late_{false};
   std::mutex mutex_;
   std::condition_variable ended_;
@@ -153,6 +190,9 @@ class Deferred {
   std::uint64_t next_call_ = 1;
   std::int64_t parts_ = 0;
   std::int64_t in_lists_ = 0;
+  std::int64_t in_rows_ = 0;
+  /// Kinds of results that somebody has wanted as a whole, with nobody before.
+  std::unordered_set<std::uint64_t> wanted_whole_;
   bool said_ = false;
   std::chrono::steady_clock::duration waited_{};
   std::map<std::uint64_t, PartPtr> all_;  ///< by number: in order
@@ -176,12 +216,17 @@ inline bool any_deferred() noexcept { return deferring.load(std::memory_order_re
 [[nodiscard]] Concern concern_of_deferred(const OpInfo& info, c10::function_ref<bool()> split);
 
 /// True: the operator waits, or is done, and the stack holds its results.
-bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+bool put_off(const Entrances& entrances, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split);
+/// A result that is made from these may be so large that it is worth waiting for who uses it.
+[[nodiscard]] bool are_worth_waiting_for(const StorageUses& uses);
+
 /// Runs what must have run before an operator that does not wait, and uses these.
 void run_needed(const OpInfo& info, const c10::Stack& stack);
 void run_needed(const OpInfo& info, const StorageUses& uses);
+/// Likewise of an outermost operator; but what it may read row by row, as it is made, is returned.
+UnmadeRows run_needed_but_rows(const OpInfo& info, const c10::Stack& stack);
 
 /// Somebody is about to use the tensor's bytes from outside of any operator.
 void run_deferred(const at::Tensor& tensor, bool writes);

@@ -17,10 +17,13 @@
 #include "adapters/torch/replay/replay.h"
 
 namespace lms::torch {
-namespace {
 
-/// Parts that the calling thread is running.
-thread_local int running = 0;
+int& running_here() noexcept {
+  static thread_local int running = 0;
+  return running;
+}
+
+namespace {
 
 /// But for dimensions of one position, of which the stride says nothing.
 bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
@@ -41,7 +44,7 @@ class PartScope {
         environment_(float_environment()),
         grad_mode_(part.grad_mode),
         below_(above_kernels()) {
-    ++running;
+    ++running_here();
     pins_.swap(state_.operator_pins);
     scopes_.swap(state_.access_scopes);
     if (environment_ != 0) set_float_environment(0);
@@ -53,7 +56,7 @@ class PartScope {
     state_.operator_pins.swap(pins_);
     state_.workspace_retry = workspace_retry_;
     state_.keeps = keeps_;
-    --running;
+    --running_here();
   }
   PartScope(const PartScope&) = delete;
   PartScope& operator=(const PartScope&) = delete;
@@ -70,6 +73,13 @@ class PartScope {
   const c10::impl::ExcludeDispatchKeyGuard below_;
   const c10::impl::DisablePythonDispatcher no_python_;
 };
+
+/// It has been made below, as there was no room.
+bool lies_below(DeviceManager& manager, c10::StorageImpl& storage) {
+  EngineLock lock = manager.engine().lock();
+  const Block* const block = manager.find(lock, storage);
+  return block != nullptr && block->state == BlockState::kAbsent;
+}
 
 /// Whose storages are among these.
 c10::SmallVector<DeviceManager*, 2> managers_of(std::span<const StorageUse> uses) {
@@ -88,6 +98,7 @@ c10::SmallVector<DeviceManager*, 2> managers_of(std::span<const StorageUse> uses
 // Running
 
 void Deferred::before_use(std::span<const StorageUse> uses) {
+  if (may_be_dead_.load(std::memory_order_relaxed)) discard_dead();
   if (waiting_.load(std::memory_order_relaxed) > 0) {
     std::unique_lock lock(mutex_);
     if (!said_ && is_by_plan(mode()) && cuts_short(uses)) {
@@ -96,7 +107,14 @@ void Deferred::before_use(std::span<const StorageUse> uses) {
           "an operator writes a gradient whose update would have waited, so the update runs now: "
           "zero_grad(set_to_none=True), the default, lets go of gradients instead");
     }
-    run_until(lock, [&] { return needed_for(uses, UINT64_MAX); });
+    run_until(lock, [&] {
+      PartPtrs needed = needed_for(uses, UINT64_MAX);
+      for (const PartPtr& part : needed) {
+        const bool learns = part->rows && !part->was_read && !part->runs;
+        if (learns && manager_.slice_mode() != SliceMode::kChains) wanted_whole_.insert(part->kind);
+      }
+      return needed;
+    });
   }
   if (any_late_.load(std::memory_order_relaxed)) order_after_late(uses);
 }
@@ -104,7 +122,7 @@ void Deferred::before_use(std::span<const StorageUse> uses) {
 /// What a part only reads, its gradient, is about to be written.
 bool Deferred::cuts_short(std::span<const StorageUse> uses) const {
   const auto reads_for_long = [](const Waiting& one) {
-    return !one.writes && one.part->brief_for == nullptr;
+    return !one.writes && one.part->brief_for == nullptr && !one.part->rows;
   };
   return std::ranges::any_of(uses, [&](const StorageUse& use) {
     const auto row = use.writes ? by_storage_.find(use.storage) : by_storage_.end();
@@ -202,7 +220,8 @@ void Deferred::run_one(std::unique_lock<std::mutex>& lock, PartPtr part) {
   lock.lock();
   part->runs = false;
   if (done) {
-    if (part->brief_for == nullptr) waited_ += std::chrono::steady_clock::now() - part->called;
+    if (part->brief_for == nullptr && !part->rows)
+      waited_ += std::chrono::steady_clock::now() - part->called;
     note_late(*part);
     remove(part);
   }
@@ -213,12 +232,35 @@ void Deferred::run_one(std::unique_lock<std::mutex>& lock, PartPtr part) {
   lock.lock();
 }
 
+bool Deferred::run_rows(const Part& part) {
+  const UnmadeRows rows = rows_for(part.uses);
+  if (rows.empty()) return false;
+  bool done = false;
+  manager_.in_order([&] {
+    const PartScope scope(part);
+    c10::Stack stack = part.arguments;
+    done = part.run_by_rows(*part.info, *part.kernel, *part.op, part.keys, stack, rows);
+    if (!done) return;
+    fill(part, {stack.back().toTensor()});
+    for (const StorageUse& use : part.uses) manager_.used_late(*use.storage);
+  });
+  return done;
+}
+
 void Deferred::run(const Part& part) {
+  if (part.rows) {
+    if (run_rows(part)) return;
+    before_use(std::span(part.uses).first(part.uses.size() - 1));  // but what it makes
+  }
   manager_.in_order([&] {
     const PartScope scope(part);
     c10::Stack stack = part.arguments;
     part.run(*part.info, *part.kernel, *part.op, part.keys, stack);
-    if (!part.makes.empty()) fill(part, stack.back().toTensorVector());
+    if (part.rows) {
+      fill(part, {stack.back().toTensor()});
+    } else if (!part.makes.empty()) {
+      fill(part, stack.back().toTensorVector());
+    }
     for (const StorageUse& use : part.uses) manager_.used_late(*use.storage);
   });
 }
@@ -234,7 +276,7 @@ void Deferred::fill(const Part& part, const std::vector<at::Tensor>& made) {
                           from.back().storage->nbytes() == storage_of(waiting)->nbytes());
   }
   Pins held;  // where they are, they stay
-  held.add(from);
+  if (part.rows == nullptr || !lies_below(manager_, *from.front().storage)) held.add(from);
   for (std::size_t i = 0; i < made.size(); ++i) {
     manager_.hand_over(*from[i].storage, *storage_of(part.makes[i]));
   }
@@ -292,7 +334,7 @@ void Deferred::order_after_late(std::span<const StorageUse> uses) {
 namespace {
 
 /// Parts run what they need before they begin, and a replay reads what was there before.
-bool none_may_run() { return running > 0 || thread_state().replay != nullptr; }
+bool none_may_run() { return running_here() > 0 || thread_state().replay != nullptr; }
 
 /// Reading a loss is no reason to run an optimizer's updates: zero_grad() may come after it, and
 /// lets go of the gradients.
@@ -314,13 +356,13 @@ StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
 
 }  // namespace
 
-bool put_off(RunOperator run, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+bool put_off(const Entrances& entrances, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split) {
   if (info.deferral == Deferral::kNever || none_may_run() || thread_state().depth > 0) return false;
   const auto managers = managers_of(uses_of(info, stack));
   return managers.size() == 1 &&
-         managers.front()->deferred().defer(run, info, kernel, op, keys, stack, split);
+         managers.front()->deferred().defer(entrances, info, kernel, op, keys, stack, split);
 }
 
 void run_needed(const OpInfo& info, const c10::Stack& stack) {
@@ -337,6 +379,28 @@ void run_needed(const OpInfo& info, const StorageUses& uses) {
     deferred.before_use(uses);
     if (outermost) deferred.run_some();
   }
+}
+
+UnmadeRows run_needed_but_rows(const OpInfo& info, const c10::Stack& stack) {
+  if (none_may_run()) return {};
+  const ThreadState& state = thread_state();
+  const StorageUses uses = uses_of(info, stack);
+  const auto managers = managers_of(uses);
+  if (!info.reads_rows || state.depth > 0 || state.keeps > 0 || !state.access_scopes.empty() ||
+      managers.size() != 1 || !managers.front()->records_here()) {
+    run_needed(info, uses);
+    return {};
+  }
+  Deferred& deferred = managers.front()->deferred();
+  StorageUses others;
+  StorageUses unmade;
+  for (const StorageUse& use : uses) {
+    (!use.writes && deferred.will_make(*use.storage) ? unmade : others).push_back(use);
+  }
+  run_needed(info, others);
+  UnmadeRows rows = deferred.rows_for(unmade);
+  if (rows.empty() && !unmade.empty()) run_needed(info, unmade);
+  return rows;
 }
 
 namespace {

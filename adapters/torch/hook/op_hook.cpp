@@ -22,6 +22,7 @@
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/slices/cut.h"
 #include "adapters/torch/slices/in_place_rule.h"
+#include "adapters/torch/slices/in_slices.h"
 #include "adapters/torch/version.h"
 
 namespace lms::torch {
@@ -162,6 +163,7 @@ struct OpHook::State {
       info.fused = fused_role(info.name);
       if (key == keys.front()) {
         info.cut = cut_rule(info.name);
+        info.reads_rows = SlicedCall::reads_rows(info.name, info.cut);
         info.in_place = in_place_rule(op, info);
       }
       if (info.arguments.empty()) return;

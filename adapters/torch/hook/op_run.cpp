@@ -11,6 +11,7 @@
 #include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
+#include "adapters/torch/hook/asked.h"
 #include "adapters/torch/hook/list_splitter.h"
 #include "adapters/torch/hook/pilot_scope.h"
 #include "adapters/torch/hook/retry.h"
@@ -354,33 +355,53 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   });
 }
 
-/// A question that is answered once.
-template <typename Question>
-class Asked {
- public:
-  explicit Asked(Question question) : question_(std::move(question)) {}
-  bool operator()() {
-    if (!answer_) answer_ = question_();
-    return *answer_;
-  }
+/// In parts, with rows of what it reads made as they are needed (slices/unmade.h).
+bool run_by_rows(const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                 const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+                 const UnmadeRows& rows) {
+  ThreadState& state = thread_state();
+  DeviceManager* const manager = manager_of(info, stack);
+  bool done = false;
+  PilotScope pilot(state, manager, info, {});
+  run_in_frame(state, info, [&] {
+    constexpr auto kAny = SlicedCall::Of::kAny;
+    auto sliced = SlicedCall::of(manager, info, kernel, op, keys, stack, kAny);
+    const std::size_t base = stack.size() - info.argument_count;
+    try {
+      done = sliced && sliced->run_by_rows(stack, rows);
+    } catch (const Shortage&) {
+      if (sliced->writes()) throw;
+    }
+    if (!done) {
+      pilot.restart();
+      return std::span<const StorageUse>();
+    }
+    pilot.note_born(sliced->born());
+    const bool is_here = sliced->born().empty() && info.completes_results;
+    return is_here ? collect_made(state, info, stack, base) : std::span<const StorageUse>();
+  });
+  return done;
+}
 
- private:
-  Question question_;
-  std::optional<bool> answer_;
-};
+constexpr Entrances kEntrances{.run = &run_operator, .run_by_rows = &run_by_rows};
 
 void run_or_put_off(ThreadState& state, Concern deferred, c10::function_ref<bool()> split,
                     const OpInfo& info, const c10::SafeKernelFunction& kernel,
                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
-  if (deferred == Concern::kMayWait &&
-      put_off(&run_operator, info, kernel, op, keys, stack, split)) {
+  if (deferred == Concern::kMayWait && put_off(kEntrances, info, kernel, op, keys, stack, split)) {
     return;
   }
   if (info.kind == OpKind::kList && state.depth == 0 &&
       run_in_chunks(&run_operator, info, kernel, op, keys, stack)) {
     return;
   }
-  if (deferred != Concern::kNothing) run_needed(info, stack);
+  if (deferred != Concern::kNothing) {
+    UnmadeRows rows = run_needed_but_rows(info, stack);
+    if (!rows.empty() && run_by_rows(info, kernel, op, keys, stack, rows)) return;
+    const bool all_made = rows.empty();
+    rows.release();
+    if (!all_made) run_needed(info, stack);
+  }
   if (state.depth > 0) {
     run_nested(state, info, kernel, op, keys, stack);
   } else {
@@ -410,7 +431,12 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     kernel.callBoxed(op, keys, &stack);
     return;
   }
-  Asked split([&] { return would_be_split(info, stack); });
+  Asked split([&] {
+    if (info.deferral != Deferral::kRows) return would_be_split(info, stack);
+    StorageUses uses;
+    collect_arguments(info, stack, /*keep=*/false, uses);
+    return are_worth_waiting_for(uses);
+  });
   const Concern deferred = concern_of_deferred(info, split);
   run_or_put_off(state, deferred, split, info, kernel, op, keys, stack);
 }
@@ -422,7 +448,12 @@ void run_operator(UnboxedCall& call) {
     call.run();
     return;
   }
-  Asked split([&] { return would_be_split(call); });
+  Asked split([&] {
+    if (info.deferral != Deferral::kRows) return would_be_split(call);
+    StorageUses uses;
+    call.collect_arguments(uses);
+    return are_worth_waiting_for(uses);
+  });
   const Concern deferred = concern_of_deferred(info, split);
   if (state.keeps > 0 || deferred == Concern::kMayWait ||
       (deferred == Concern::kRuns && looks_inside(call.keys()))) {

@@ -17,6 +17,18 @@ constexpr std::array kElementwise = {"abs_",  "add_",  "addcdiv_", "addcmul_",  
 constexpr std::array kMakers = {"abs", "add", "addcdiv",    "addcmul", "div", "lerp",
                                 "mul", "neg", "reciprocal", "sqrt",    "sub"};
 constexpr std::array kUpdates = {"_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_"};
+/// What lies between a language model's logits and their gradient, or may.
+constexpr std::array kRows = {"_to_copy",
+                              "_log_softmax",
+                              "_log_softmax_backward_data",
+                              "_softmax",
+                              "_softmax_backward_data",
+                              "div",
+                              "mul",
+                              "neg",
+                              "nll_loss_backward",
+                              "tanh",
+                              "tanh_backward"};
 /// Not those that take a rounding mode, or write a tensor given beside.
 constexpr std::array kOverloads = {"",     "Scalar",     "Tensor",   "Scalar_Tensor",
                                    "List", "ScalarList", "tensor_lr"};
@@ -37,6 +49,7 @@ Deferral deferral_rule(std::string_view name) {
   if (!lists(kOverloads, overload)) return Deferral::kNever;
   if (lists(kUpdates, name)) return Deferral::kUpdates;
   if (lists(kElementwise, name)) return Deferral::kElements;
+  if (lists(kRows, name)) return Deferral::kRows;
   if (!name.starts_with(kForeach)) return Deferral::kNever;
   name.remove_prefix(kForeach.size());
   if (lists(kMakers, name)) return Deferral::kMakes;

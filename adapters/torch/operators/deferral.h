@@ -12,6 +12,7 @@ enum class Deferral : std::uint8_t {
   kLists,     ///< likewise, position by position of its lists
   kMakes,     ///< likewise, into new tensors
   kUpdates,   ///< an optimizer's whole update, position by position
+  kRows,      ///< makes one tensor, of which each row is of rows of what it reads (slices/cut.h)
 };
 
 /// The rule for an operator, "aten::mul_.Tensor". What is not listed never waits: it may check its

@@ -56,6 +56,7 @@ struct OpInfo {
   FusedRole fused;
   CutRule cut = nullptr;  ///< how it can run in parts (slices/cut.h); null: it cannot
   InPlaceRule in_place = InPlaceRule::kNever;
+  bool reads_rows = false;  ///< it may make rows of what it reads and nobody has made (slices/)
   /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
   bool ends_alone = false;
   bool takes_stream = false;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 namespace lms::torch {
 namespace {
@@ -46,23 +47,23 @@ class MetaCall {
 
   [[nodiscard]] bool has_tensors() const { return !known_.empty(); }
 
-  /// Of the results that it has left on the stack.
-  [[nodiscard]] std::vector<Bytes> made() {
-    std::vector<Bytes> bytes;
+  /// Of the results that it has left on the stack, those that are new.
+  [[nodiscard]] std::vector<at::Tensor> made() {
+    std::vector<at::Tensor> made;
     const auto look_at = [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !tensor.has_storage()) return;
       const bool known = std::ranges::any_of(
           known_, [&](const at::Tensor& other) { return tensor.is_alias_of(other); });
       if (known) return;
       known_.push_back(tensor);
-      bytes.push_back(static_cast<Bytes>(tensor.storage().nbytes()));
+      made.push_back(tensor);
     };
     for (const c10::IValue& value : stack) {
       if (value.isTensor()) look_at(value.toTensor());
       if (!value.isTensorList()) continue;
       for (const at::Tensor& tensor : value.toTensorVector()) look_at(tensor);
     }
-    return bytes;
+    return made;
   }
 
   c10::Stack stack;
@@ -89,10 +90,10 @@ class MetaCall {
   bool ok_ = true;
 };
 
-}  // namespace
-
-std::vector<Bytes> result_bytes(const c10::OperatorHandle& op,
-                                std::span<const c10::IValue> arguments, c10::Device device) {
+/// Those that are new, and how many there are in all.
+std::pair<std::vector<at::Tensor>, std::size_t> run_meta(const c10::OperatorHandle& op,
+                                                         std::span<const c10::IValue> arguments,
+                                                         c10::Device device) {
   if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return {};
   try {
     MetaCall call(device);
@@ -102,10 +103,29 @@ std::vector<Bytes> result_bytes(const c10::OperatorHandle& op,
     if (!call.has_tensors()) return {};
     // callBoxedForDispatchKey() would miss kernels of all backends, clone() among them.
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &call.stack);
-    return call.made();
+    return {call.made(), call.stack.size()};
   } catch (const std::exception&) {
     return {};  // what depends on the numbers in a tensor, for instance
   }
+}
+
+}  // namespace
+
+std::vector<Bytes> result_bytes(const c10::OperatorHandle& op,
+                                std::span<const c10::IValue> arguments, c10::Device device) {
+  std::vector<Bytes> bytes;
+  for (const at::Tensor& tensor : run_meta(op, arguments, device).first) {
+    bytes.push_back(static_cast<Bytes>(tensor.storage().nbytes()));
+  }
+  return bytes;
+}
+
+std::vector<at::Tensor> results_foreseen(const c10::OperatorHandle& op,
+                                         std::span<const c10::IValue> arguments,
+                                         c10::Device device) {
+  auto [made, all] = run_meta(op, arguments, device);
+  if (made.size() != all) made.clear();
+  return std::move(made);
 }
 
 }  // namespace lms::torch

@@ -31,6 +31,8 @@ constexpr Bytes kLeastPart = 64 * kKiB;
 /// Operands that stay whole leave this part of the limit for the parts of the others.
 constexpr Bytes kWholeLeaves = 4;
 
+bool is_all(SliceMode mode) { return mode == SliceMode::kAll || mode == SliceMode::kChains; }
+
 }  // namespace
 
 SliceMode slice_mode(const std::string& text) {
@@ -39,7 +41,9 @@ SliceMode slice_mode(const std::string& text) {
   if (text == "parts") return SliceMode::kParts;
   if (text == "always") return SliceMode::kAlways;
   if (text == "in_place") return SliceMode::kInPlace;
-  throw BadSetting("slices: '" + text + "' is none of auto, parts, all, off, always, in_place");
+  if (text == "chains") return SliceMode::kChains;
+  throw BadSetting("slices: '" + text +
+                   "' is none of auto, parts, all, off, always, in_place, chains");
 }
 
 SliceMemory::Whole SliceMemory::of(std::uint64_t call) const {
@@ -66,8 +70,8 @@ bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
   const SliceMode mode = manager->slice_mode();
   if (mode == SliceMode::kOff || manager->below() == nullptr) return false;
   if (mode == SliceMode::kInPlace) return true;
-  if (which == Of::kAny) return info.cut != nullptr || mode == SliceMode::kAll;
-  if (info.cut == nullptr && mode != SliceMode::kAll) return false;
+  if (which == Of::kAny) return info.cut != nullptr || is_all(mode);
+  if (info.cut == nullptr && !is_all(mode)) return false;
   // What is looked up can be larger than where it is looked up.
   if (info.cut != nullptr && (mode == SliceMode::kAlways || info.cut == cut_embedding)) return true;
   Bytes bytes = 0;
@@ -117,7 +121,7 @@ bool SlicedCall::at_once() const {
 
 bool SlicedCall::may_be_in_place() const {
   const SliceMode mode = manager_.slice_mode();
-  const bool wanted = mode == SliceMode::kAll || mode == SliceMode::kInPlace;
+  const bool wanted = is_all(mode) || mode == SliceMode::kInPlace;
   if (!wanted || info_.in_place == InPlaceRule::kNever) return false;
   // Copies between devices say in which direction they go.
   return std::ranges::all_of(arguments_, [&](const c10::IValue& value) {
@@ -187,18 +191,25 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
   }
 }
 
+Bytes SlicedCall::part_bytes() const {
+  return std::clamp(manager_.limit() / kPartOfLimit, kLeastPart, kMostPart);
+}
+
+std::vector<Cut> SlicedCall::cuts(Bytes part) const {
+  try {
+    return info_.cut({info_.name, op_, arguments_, part});
+  } catch (const c10::Error&) {
+    return {};  // what is wrong with the call is the operator's to say
+  }
+}
+
 bool SlicedCall::run_in_parts(c10::Stack& stack) {
   using Whole = SliceMemory::Whole;
   const bool always = manager_.slice_mode() == SliceMode::kAlways;
   const Bytes limit = manager_.limit();
-  const Bytes part = std::clamp(limit / kPartOfLimit, kLeastPart, kMostPart);
+  const Bytes part = part_bytes();
   const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
-  std::vector<Cut> cuts;
-  try {
-    cuts = info_.cut({info_.name, op_, arguments_, part});
-  } catch (const c10::Error&) {
-    return false;  // what is wrong with the call is the operator's to say
-  }
+  std::vector<Cut> cuts = this->cuts(part);
   if (cuts.empty()) return false;
   Whole whole = manager_.slice_memory().of(number_);
   if (always) whole = Whole::kNone;

@@ -2,14 +2,17 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/slices/below.h"
 #include "adapters/torch/slices/cut.h"
+#include "adapters/torch/slices/unmade.h"
 #include "base/bytes.h"
 
 namespace lms::torch {
@@ -48,15 +51,31 @@ class SlicedCall {
   /// found no room. The thread holds no pins. Throws what throw_out_of_memory() does where even the
   /// smallest parts do not fit.
   bool run(c10::Stack& stack, bool tried);
+  /// Likewise, in parts, reading what has not been made row by row. False, with nothing changed, if
+  /// that cannot be, or finds no room.
+  bool run_by_rows(c10::Stack& stack, const UnmadeRows& rows);
   /// The blocks that it has made below, of which the pilot is to hear once the operator has ended:
   /// on the device they are wanted by whoever uses them first.
   [[nodiscard]] std::span<const Born> born() const { return born_; }
+
+  [[nodiscard]] bool writes() const {
+    return std::ranges::any_of(info_.arguments, &OpInfo::Argument::writes);
+  }
+
+  /// An operator with this name may run by rows.
+  static bool reads_rows(std::string_view name, CutRule cut);
 
  private:
   [[nodiscard]] bool may_be_in_place() const;
   /// It would not fit, and could not be run again in place once it had found no room.
   [[nodiscard]] bool must_be_in_place() const;
   bool run_in_parts(c10::Stack& stack);
+  [[nodiscard]] Bytes part_bytes() const;
+  /// Its parts, or none.
+  [[nodiscard]] std::vector<Cut> cuts(Bytes part) const;
+  /// An argument that each part gets as it is has not been made.
+  [[nodiscard]] bool needs_unmade(const std::vector<Cut>& cuts, const UnmadeRows& rows) const;
+  bool gather_losses(c10::Stack& stack, const UnmadeRows& rows);
   bool run_in_place(c10::Stack& stack);
   void take(c10::Stack& stack, std::span<const c10::IValue> results) const;
 

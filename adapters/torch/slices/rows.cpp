@@ -132,6 +132,7 @@ std::vector<Cut> cut_nll_backward(const CallToCut& call) {
   for (std::size_t position = first; position < 3; ++position) {
     auto operand = contiguous_rows(call, position, 1);
     if (!operand) return {};
+    operand->reads = position != 1;  // of what the loss is of only the size matters
     cut.operands.push_back(std::move(*operand));
   }
   cut.results.push_back({.leading = {cut.rows}});

@@ -20,11 +20,6 @@ constexpr std::int64_t kFirstRows = 16;
 
 Bytes element_bytes(const at::Tensor& tensor) { return static_cast<Bytes>(tensor.element_size()); }
 
-bool out_of_memory(const std::exception& error) {
-  return is_shortage(error) || dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
-         dynamic_cast<const TierFull*>(&error) != nullptr;
-}
-
 /// That the error names; 0: it names none.
 Bytes limit_named(const std::exception& error) {
   const auto* shortage = dynamic_cast<const Shortage*>(&error);
@@ -74,12 +69,13 @@ class Cutter::Running {
 };
 
 Cutter::Cutter(DeviceManager& manager, CalledKernel called, const c10::Stack& arguments,
-               std::vector<Cut> cuts)
+               std::vector<Cut> cuts, const RowMaker* maker)
     : manager_(manager),
       below_(*manager.below()),
       called_(called),
       arguments_(arguments),
-      cuts_(std::move(cuts)) {}
+      cuts_(std::move(cuts)),
+      maker_(maker) {}
 
 Cutter::~Cutter() { let_go(); }
 
@@ -100,8 +96,16 @@ void Cutter::let_go() noexcept {
 
 // Before and after
 
+std::vector<const Cut*> Cutter::all_cuts() const {
+  std::vector<const Cut*> all;
+  for (const Cut& cut : cuts_) all.push_back(&cut);
+  if (maker_ != nullptr) all.insert(all.end(), maker_->cuts().begin(), maker_->cuts().end());
+  return all;
+}
+
 StorageUses Cutter::storages_of_others() const {
   StorageUses storages;
+  if (maker_ != nullptr) storages.append(maker_->others().begin(), maker_->others().end());
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const bool is_cut = std::ranges::any_of(cuts_, [&](const Cut& cut) {
       return std::ranges::find(cut.operands, i, &CutOperand::argument) != cut.operands.end();
@@ -116,10 +120,11 @@ std::vector<Cutter::Lent> Cutter::choose(Bytes whole) {
   const StorageUses others = storages_of_others();
   std::vector<Lent> wanted;
   for (const bool writes : {true, false}) {  // what is written is moved twice, if it is below
-    for (const Cut& cut : cuts_) {
-      for (const CutOperand& operand : cut.operands) {
+    for (const Cut* const cut : all_cuts()) {
+      for (const CutOperand& operand : cut->operands) {
         c10::StorageImpl* const storage = storage_of(operand.tensor);
-        const bool known = std::ranges::find(wanted, storage, &Lent::storage) != wanted.end() ||
+        const bool known = is_made_here(operand.tensor) ||
+                           std::ranges::find(wanted, storage, &Lent::storage) != wanted.end() ||
                            std::ranges::find(others, storage, &StorageUse::storage) != others.end();
         if (operand.writes == writes && !known) wanted.push_back({storage, {nullptr, writes}});
       }
@@ -169,7 +174,17 @@ StorageUses Cutter::what_stays() const {
   for (const OpInfo::Argument& argument : called_.info.arguments) {
     collect_storages(arguments_[argument.index], argument.writes, /*inside=*/false, storages);
   }
-  const auto away = [&](const StorageUse& use) { return away_.contains(use.storage); };
+  if (maker_ != nullptr) {
+    storages.append(maker_->others().begin(), maker_->others().end());
+    for (const Cut* const cut : maker_->cuts()) {
+      for (const CutOperand& operand : cut->operands) {
+        storages.push_back({storage_of(operand.tensor), /*writes=*/false});
+      }
+    }
+  }
+  const auto away = [&](const StorageUse& use) {
+    return away_.contains(use.storage) || (maker_ != nullptr && maker_->makes(use.storage));
+  };
   storages.erase(std::remove_if(storages.begin(), storages.end(), away), storages.end());
   return storages;
 }
@@ -180,6 +195,7 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
   const c10::OptionalDeviceGuard guard(
       manager_.device().is_cpu() ? std::nullopt : std::optional(manager_.device()));
   Room room = wanted;
+  here_ = room.here;
   const auto begun = [&] { return cut_ > 0 || row_ > 0; };
   const auto full = [&](const std::exception& error) {
     return dynamic_cast<const TierFull*>(&error) != nullptr && !begun();
@@ -199,7 +215,7 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
   };
   try {
     std::vector<Lent> chosen = choose(room.whole);
-    if (chosen.empty() && cuts_.front().results.empty()) return cannot();
+    if (chosen.empty() && cuts_.front().results.empty() && maker_ == nullptr) return cannot();
     // What stays comes first: whoever waits for what is lent to another must have lent nothing.
     away_.clear();
     for (const Lent& one : chosen) away_.insert(one.storage);
@@ -207,7 +223,7 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
     if (!lend(std::move(chosen))) return cannot();
   } catch (const std::exception& error) {
     if (full(error)) return ended(Outcome::kCannot);
-    if (!out_of_memory(error)) throw;
+    if (!found_no_room(error)) throw;
     return ran_short(error);
   }
   while (cut_ < cuts_.size()) {
@@ -217,7 +233,7 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
       row_ = 0;
     } catch (const std::exception& error) {
       if (full(error)) return ended(Outcome::kCannot);
-      if (!out_of_memory(error)) throw;
+      if (!found_no_room(error)) throw;
       if (smallest_ && room.alone) return ran_short(error);
       manager_.reclaim_everything();
       room.alone = smallest_;
@@ -243,8 +259,6 @@ std::vector<Born> Cutter::born() const {
 // Parts
 
 Bytes Cutter::shift_of(const CutOperand& operand, std::int64_t row) {
-  // Kernels may go another way where memory begins elsewhere against such a boundary.
-  constexpr Bytes kBoundary = 512;
   const std::int64_t first = operand.tensor.storage_offset() + row * operand.row;
   return first * element_bytes(operand.tensor) % kBoundary;
 }
@@ -273,7 +287,11 @@ at::Tensor Cutter::tensor_over(c10::Storage storage, const at::Tensor& like, c10
 std::int64_t Cutter::rows_of_part(const Cut& cut, std::int64_t row, const Room& room) {
   Bytes bytes = 0;
   for (const CutOperand& operand : cut.operands) {
-    if (lent_block(operand.tensor) != nullptr) bytes += operand.row * element_bytes(operand.tensor);
+    const bool unmade = is_made_here(operand.tensor);
+    if (lent_block(operand.tensor) != nullptr || unmade) {
+      bytes += operand.row * element_bytes(operand.tensor);
+    }
+    if (unmade) bytes += maker_->bytes_for(operand.tensor, operand.row);
   }
   Bytes made = 0;
   for (const Result& result : results_) made += result.row * element_bytes(result.tensor);
@@ -288,13 +306,20 @@ std::int64_t Cutter::rows_of_part(const Cut& cut, std::int64_t row, const Room& 
   bytes = std::max<Bytes>(bytes, 1);
   std::int64_t rows =
       room.thirds ? (cut.rows + 2) / 3 : std::max<std::int64_t>(room.part / bytes, 1);
+  // What is made here is made in whole rows, from where it needs not be moved.
+  std::int64_t unit = cut.unit;
+  for (const CutOperand& operand : cut.operands) {
+    if (cut.unit > 1 || !is_made_here(operand.tensor)) continue;
+    unit = std::max(unit, maker_->unit_of(operand.tensor) / operand.row);
+  }
+  if (rows < unit) unit = cut.unit;
   if (results_.empty() && !cut.results.empty() && !cut.moves) {
-    rows = std::min(rows, std::max(kFirstRows, cut.unit));
+    rows = std::min(rows, std::max(kFirstRows, unit));
   }
   rows = std::min(rows, cut.most);
   const std::int64_t end =
       std::min(cut.rows, cut.chunk == INT64_MAX ? cut.rows : (row / cut.chunk + 1) * cut.chunk);
-  rows = std::max(rows / cut.unit * cut.unit, cut.unit);
+  rows = std::max(rows / unit * unit, cut.unit);
   smallest_ = rows <= cut.unit;
   return std::min(rows, end - row);
 }
@@ -312,141 +337,6 @@ void Cutter::set_operands(c10::Stack& arguments, const Cut& cut,
       arguments[operand.argument] = list;
     }
   }
-}
-
-void Cutter::stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t rows) {
-  part.arguments = arguments_;
-  part.row = row;
-  part.rows = rows;
-  for (const CutOperand& operand : cut.operands) {
-    const at::Tensor& tensor = operand.tensor;
-    std::vector<std::int64_t> sizes = operand.sizes;
-    std::vector<std::int64_t> strides = operand.strides;
-    sizes.insert(sizes.begin(), rows);
-    strides.insert(strides.begin(), operand.row);
-    const std::int64_t first = tensor.storage_offset() + row * operand.row;
-    Block* const block = lent_block(tensor);
-    if (block == nullptr) {
-      part.staged.push_back(tensor_over(tensor.storage(), tensor, sizes, strides, first));
-      continue;
-    }
-    const Bytes element = element_bytes(tensor);
-    const Bytes bytes = rows * operand.row * element;
-    const Bytes shift = shift_of(operand, row);
-    c10::Storage buffer = memory(shift + bytes);
-    const StorageUse use{buffer.unsafeGetStorageImpl(), /*writes=*/false};
-    part.pins.add({&use, 1});
-    part.staged.push_back(tensor_over(std::move(buffer), tensor, sizes, strides, shift / element));
-    if (!operand.reads) continue;
-    part.reads.push_back(
-        below_.read(*block, first * element, part.staged.back().mutable_data_ptr(), bytes));
-    manager_.sliced_bytes += bytes;
-  }
-  if (!cut.moves) set_operands(part.arguments, cut, part.staged);
-}
-
-void Cutter::compute(const Cut& cut, Part& part) {
-  for (const Below::Copy& copy : part.reads) below_.wait(copy);
-  if (cut.moves) {
-    part.made = part.staged;
-    return;
-  }
-  // What nested operators pin is the part's.
-  ThreadState& state = thread_state();
-  Pins outer;
-  outer.swap(state.operator_pins);
-  try {
-    called_.kernel.callBoxed(called_.op, called_.keys, &part.arguments);
-  } catch (...) {
-    state.operator_pins.release();
-    state.operator_pins.swap(outer);
-    throw;
-  }
-  state.operator_pins.hand_to(part.pins);
-  state.operator_pins.swap(outer);
-  if (cut.results.empty()) return;
-  for (const c10::IValue& value : part.arguments) part.made.push_back(value.toTensor());
-}
-
-void Cutter::make_result(const CutResult& spec, const Cut& cut, const at::Tensor& part) {
-  std::vector<std::int64_t> sizes = spec.sizes;
-  if (sizes.empty()) {
-    sizes = spec.leading;
-    const auto row = part.sizes().slice(1 + spec.skip);
-    sizes.insert(sizes.end(), row.begin(), row.end());
-  }
-  std::vector<std::int64_t> strides = spec.strides;
-  if (strides.empty()) {
-    strides.resize(sizes.size());
-    std::int64_t stride = 1;
-    for (std::size_t d = sizes.size(); d-- > 0;) {
-      strides[d] = stride;
-      stride *= std::max<std::int64_t>(sizes[d], 1);
-    }
-  }
-  const Bytes bytes = product(sizes) * element_bytes(part);
-  Result result;
-  result.row = cut.moves ? 1 : part.numel() / part.size(0);
-  if (!cut.moves && cut.rows * result.row != product(sizes)) {
-    throw Error("LMS: parts of " + called_.info.name + " do not make up the whole");
-  }
-  c10::Storage storage;
-  if (bytes >= manager_.min_block()) {
-    const Below::Made made = below_.make(bytes);
-    lent_.push_back({made.storage.get(), {made.block, /*writes=*/true}});
-    storage = c10::Storage(made.storage);
-    result.block = made.block;
-  } else {
-    storage = memory(bytes);
-    const StorageUse use{storage.unsafeGetStorageImpl(), /*writes=*/false};
-    thread_state().operator_pins.add({&use, 1});
-  }
-  result.tensor = tensor_over(std::move(storage), part, sizes, strides, 0);
-  results_.push_back(std::move(result));
-}
-
-void Cutter::write(Part& part, Block& block, Bytes offset, const at::Tensor& from) {
-  const Bytes bytes = from.numel() * element_bytes(from);
-  part.writes.push_back(below_.write(block, offset, from.const_data_ptr(), bytes));
-  manager_.sliced_bytes += bytes;
-}
-
-void Cutter::take_results(const Cut& cut, Part& part) {
-  if (cut.results.empty()) {
-    for (std::size_t i = 0; i < cut.operands.size(); ++i) {
-      const CutOperand& operand = cut.operands[i];
-      Block* const block = lent_block(operand.tensor);
-      if (!operand.writes || block == nullptr) continue;
-      const std::int64_t first = operand.tensor.storage_offset() + part.row * operand.row;
-      write(part, *block, first * element_bytes(operand.tensor), part.staged[i]);
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < part.made.size(); ++i) {
-    at::Tensor& made = part.made[i];
-    if (!cut.moves && made.size(0) != part.rows) {
-      throw Error("LMS: a part of " + called_.info.name + " has another size than its operands");
-    }
-    if (!made.is_contiguous()) made = made.contiguous();
-    const StorageUse use{storage_of(made), /*writes=*/false};
-    part.pins.add({&use, 1});
-    if (results_.size() == i) make_result(cut.results[i], cut, made);
-    const Result& result = results_[i];
-    const std::int64_t first = cut.place + part.row * result.row;
-    if (result.block != nullptr) {
-      write(part, *result.block, first * element_bytes(made), made);
-      continue;
-    }
-    const std::array<std::int64_t, 1> sizes = {made.numel()};
-    const std::array<std::int64_t, 1> strides = {1};
-    at::Tensor to = tensor_over(result.tensor.storage(), made, sizes, strides, first);
-    to.copy_(made.view(-1));
-  }
-}
-
-void Cutter::retire(Part& part) {
-  for (const Below::Copy& copy : part.writes) below_.wait(copy);
-  part.writes.clear();
 }
 
 void Cutter::run_cut(const Cut& cut, const Room& room) {

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <deque>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/slices/below.h"
 #include "adapters/torch/slices/cut.h"
+#include "adapters/torch/slices/row_maker.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
@@ -25,11 +27,12 @@ struct CalledKernel {
 };
 
 /// Runs the cuts of one call, part by part. What has been done stays done: after kShort it goes on
-/// from there. While it lives it holds what it makes below.
+/// from there. While it lives it holds what it makes below. Rows of what has not been made
+/// (`maker`, which is prepared) are made as they are needed.
 class Cutter {
  public:
   Cutter(DeviceManager& manager, CalledKernel called, const c10::Stack& arguments,
-         std::vector<Cut> cuts);
+         std::vector<Cut> cuts, const RowMaker* maker = nullptr);
   ~Cutter();
   Cutter(const Cutter&) = delete;
   Cutter& operator=(const Cutter&) = delete;
@@ -44,6 +47,7 @@ class Cutter {
     Bytes whole = 0;      ///< operands that stay on the device as they are, as many as fit
     bool alone = false;   ///< one part after the other, though copies would run beside them
     bool thirds = false;  ///< for tests: three parts, whatever they take
+    bool here = false;    ///< results are made on the device, if they find room
   };
   /// `results` only if it is done.
   Outcome run(const Room& room, std::vector<c10::IValue>& results);
@@ -77,6 +81,11 @@ class Cutter {
   class Running;
 
   [[nodiscard]] StorageUses storages_of_others() const;
+  /// Those of the call, and of the calls whose results it reads unmade.
+  [[nodiscard]] std::vector<const Cut*> all_cuts() const;
+  [[nodiscard]] bool is_made_here(const at::Tensor& tensor) const {
+    return maker_ != nullptr && maker_->makes(tensor.storage().unsafeGetStorageImpl());
+  }
   [[nodiscard]] std::vector<Lent> choose(Bytes whole);
   /// On the device as a whole.
   [[nodiscard]] StorageUses what_stays() const;
@@ -95,9 +104,16 @@ class Cutter {
   [[nodiscard]] Bytes room_of_parts() const;
   /// `part` is empty. If it throws, copies to some of its buffers are under way.
   void stage(Part& part, const Cut& cut, std::int64_t row, std::int64_t rows);
+  /// Rows of an operand: where they lie, or a buffer to which a copy is under way.
+  at::Tensor stage_rows(const CutOperand& operand, std::int64_t row, std::int64_t rows, Pins& pins,
+                        std::vector<Below::Copy>& reads);
+  /// Rows of an operand that has not been made.
+  at::Tensor make_rows(const CutOperand& operand, std::int64_t row, std::int64_t rows, Pins& pins);
   void compute(const Cut& cut, Part& part);
   void take_results(const Cut& cut, Part& part);
   void make_result(const CutResult& spec, const Cut& cut, const at::Tensor& part);
+  /// Room on the device for a result that may lie there; else nothing.
+  [[nodiscard]] std::optional<c10::Storage> room_here(Bytes bytes) const;
   void write(Part& part, Block& block, Bytes offset, const at::Tensor& from);
   void retire(Part& part);
   [[nodiscard]] Block* lent_block(const at::Tensor& tensor) const;
@@ -111,8 +127,10 @@ class Cutter {
   const CalledKernel called_;
   const c10::Stack& arguments_;
   const std::vector<Cut> cuts_;
-  std::size_t cut_ = 0;   ///< that is being run
-  std::int64_t row_ = 0;  ///< of it, that comes next
+  const RowMaker* const maker_;  ///< null: everything has been made
+  bool here_ = false;            ///< Room::here
+  std::size_t cut_ = 0;          ///< that is being run
+  std::int64_t row_ = 0;         ///< of it, that comes next
   std::vector<Lent> lent_;
   std::vector<Result> results_;
   std::set<c10::StorageImpl*> away_;  ///< of the operands: of these there are parts on the device

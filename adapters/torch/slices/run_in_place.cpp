@@ -23,11 +23,6 @@ constexpr Bytes kLeavesBeside = 4;
 /// What kernels share between their blocks by atomic operations is smaller.
 constexpr Bytes kLeastTemporary = kMiB;
 
-bool found_no_room(const std::exception& error) {
-  return is_shortage(error) || dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
-         dynamic_cast<const TierFull*>(&error) != nullptr;
-}
-
 /// While it lives the thread's kernel runs in place.
 class Running {
  public:

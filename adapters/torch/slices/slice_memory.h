@@ -14,9 +14,10 @@ enum class SliceMode : std::uint8_t {
   kAll,      ///< where they do not fit otherwise; what cannot be cut, in place
   kAlways,   ///< for tests: all that can be cut
   kInPlace,  ///< for tests: all that can, in place
+  kChains,   ///< for tests: as kAll, and results wait for whoever uses them, where they can
 };
 
-/// "auto", which is "all", "parts", "off", "always" or "in_place". Throws BadSetting.
+/// "auto", which is "all", "parts", "off", "always", "in_place" or "chains". Throws BadSetting.
 SliceMode slice_mode(const std::string& text);
 
 /// What one device knows of calls that did not fit as a whole. Thread-safe.

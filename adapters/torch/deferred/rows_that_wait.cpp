@@ -1,0 +1,282 @@
+// Operators whose result waits for who uses it, row by row perhaps (slices/unmade.h).
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "adapters/torch/deferred/deferred.h"
+#include "adapters/torch/operators/call.h"
+#include "adapters/torch/operators/results.h"
+#include "adapters/torch/replay/replay.h"
+#include "adapters/torch/slices/cut.h"
+#include "base/mixed.h"
+
+namespace lms::torch {
+namespace {
+
+/// What begins a chain takes this part of the limit at least.
+constexpr Bytes kLargeResult = 32;
+/// And its rows are so long: one number for each class of a vocabulary. What is shorter goes to a
+/// product or a convolution next, which wants all of it.
+constexpr std::int64_t kLongRow = 16384;
+constexpr Bytes kPart = 32 * kMiB;
+
+/// Of a vocabulary's numbers, and who uses what it makes mostly goes through that once.
+bool begins_chain(const OpInfo& info, const at::Tensor& self) {
+  if (self.dim() < 2 || self.size(-1) < kLongRow) return false;
+  return info.name == "aten::_log_softmax" ||
+         (info.name == "aten::_to_copy" && self.element_size() < 4);
+}
+
+}  // namespace
+
+bool are_worth_waiting_for(const StorageUses& uses) {
+  return std::ranges::any_of(uses, [](const StorageUse& use) {
+    const DeviceManager* const manager = active_manager(use.storage->device());
+    if (manager == nullptr) return false;
+    const Bytes least = manager->slice_mode() == SliceMode::kChains
+                            ? manager->min_block()
+                            : manager->limit() / (2 * kLargeResult);
+    return static_cast<Bytes>(use.storage->nbytes()) >= least;
+  });
+}
+
+std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& info,
+                                         const c10::SafeKernelFunction& kernel,
+                                         const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                         const c10::Stack& stack, bool chain) {
+  auto part = std::make_unique<Part>();
+  part->arguments.assign(stack.end() - info.argument_count, stack.end());
+  const at::Tensor* first = nullptr;
+  for (const c10::IValue& value : part->arguments) {
+    if (value.isTensorList() || value.isOptionalTensorList()) return nullptr;
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor& tensor = value.toTensor();
+    if (!is_plain(tensor) || tensor.is_conj() || tensor.is_neg()) return nullptr;
+    if (first == nullptr) first = &tensor;
+  }
+  if (first == nullptr || !has_plain_type(*first) || first->device() != manager.device()) {
+    return nullptr;
+  }
+  const bool all = manager.slice_mode() == SliceMode::kChains;
+  if (!all && !chain && !begins_chain(info, *first)) return nullptr;
+  const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+  const c10::impl::DisablePythonDispatcher no_python;
+  const auto results = results_foreseen(op, part->arguments, manager.device());
+  if (results.size() != 1 || !has_plain_type(results.front())) return nullptr;
+  const at::Tensor& result = results.front();
+  const auto bytes = static_cast<Bytes>(result.nbytes());
+  if (bytes < manager.min_block() || !result.is_non_overlapping_and_dense()) return nullptr;
+  if (!all && !chain && bytes < manager.limit() / kLargeResult) return nullptr;
+  c10::Allocator* const allocator = storage_of(*first)->allocator();
+  StorageUses small;
+  {
+    EngineLock lock = manager.engine().lock();
+    for (const c10::IValue& value : part->arguments) {
+      if (!value.isTensor() || !value.toTensor().defined()) continue;
+      const at::Tensor& tensor = value.toTensor();
+      const bool is_small = tensor.device() != manager.device() ||
+                            static_cast<Bytes>(storage_of(tensor)->nbytes()) < manager.min_block();
+      if (is_small) {
+        if (static_cast<Bytes>(tensor.nbytes()) >= manager.min_block()) return nullptr;
+        small.push_back({storage_of(tensor), /*writes=*/false});
+      } else if (!may_wait_for(lock, manager, tensor)) {
+        return nullptr;
+      } else {
+        part->uses.push_back({storage_of(tensor), /*writes=*/false});
+      }
+    }
+  }
+  if (part->uses.empty()) return nullptr;
+  const InParts in_parts;
+  for (c10::IValue& value : part->arguments) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor tensor = value.toTensor();
+    if (std::ranges::find(small, storage_of(tensor), &StorageUse::storage) == small.end()) {
+      value = alias_of(tensor);
+      continue;
+    }
+    at::Tensor copy = tensor.clone();
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+    }
+    value = std::move(copy);
+  }
+  try {
+    const auto cuts = info.cut({info.name, op, part->arguments, kPart});
+    if (cuts.size() != 1 || cuts.front().moves || cuts.front().results.size() != 1) return nullptr;
+  } catch (const c10::Error&) {
+    return nullptr;  // what is wrong with the call is the operator's to say
+  }
+  part->makes.push_back(unmade_like(result, manager.device(), allocator));
+  part->uses.push_back({storage_of(part->makes.back()), /*writes=*/true});
+  part->info = &info;
+  part->kernel = &kernel;
+  part->op = op;
+  part->keys = keys;
+  part->grad_mode = c10::GradMode::is_enabled();
+  part->rows = std::make_shared<Unmade>(Unmade{.info = &info,
+                                               .kernel = &kernel,
+                                               .op = op,
+                                               .keys = keys,
+                                               .arguments = part->arguments,
+                                               .result = part->makes.back()});
+  return part;
+}
+
+bool Deferred::chains() const {
+  if (mode() == Mode::kNone || manager_.below() == nullptr) return false;
+  const SliceMode mode = manager_.slice_mode();
+  return mode == SliceMode::kChains || (mode == SliceMode::kAll && pressed());
+}
+
+bool Deferred::may_wait_here() const {
+  if (!thread_state().access_scopes.empty() || thread_state().keeps > 0) return false;
+  if (!manager_.records_here() || manager_.capturing()) return false;
+  // What helpers of other environments have computed depends on who has helped.
+  return plain_environments() && float_environment() == 0;
+}
+
+bool Deferred::defer_rows(const Entrances& entrances, const OpInfo& info,
+                          const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
+                          c10::DispatchKeySet keys, c10::Stack& stack) {
+  if (info.cut == nullptr || !chains() || c10::InferenceMode::is_enabled() || !may_wait_here()) {
+    return false;
+  }
+  const std::uint64_t kind = kind_of_rows(info, stack);
+  bool chain = false;
+  {
+    const std::lock_guard guard(mutex_);
+    if (wanted_whole_.contains(kind)) return false;
+    for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
+      const bool is_there =
+          stack[i].isTensor() && stack[i].toTensor().defined() && stack[i].toTensor().has_storage();
+      chain = chain || (is_there && maker_of(storage_of(stack[i].toTensor())));
+    }
+  }
+  std::unique_ptr<Part> part = rows_that_may_wait(manager_, info, kernel, op, keys, stack, chain);
+  if (!part) return false;
+  discard_dead();
+  part->run = entrances.run;
+  part->run_by_rows = entrances.run_by_rows;
+  part->kind = kind;
+  // Not the tensor that the part has: it is the program's to change.
+  const at::Tensor& made = part->makes.front();
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(made.storage()),
+                                                               made.key_set(), made.dtype());
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(made.sizes(), made.strides());
+  add(std::move(part));
+  if (this->mode() == Mode::kNone) run_all();
+  stack.resize(stack.size() - info.argument_count);
+  stack.emplace_back(std::move(result));
+  return true;
+}
+
+std::uint64_t Deferred::kind_of_rows(const OpInfo& info, const c10::Stack& stack) {
+  // With the length of rows, not their number: steps of several sizes learn from each other.
+  std::uint64_t kind = info.key;
+  for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = stack[i].toTensor();
+    kind = mixed(kind, static_cast<std::uint64_t>(tensor.scalar_type()));
+    kind = mixed(kind, tensor.dim() > 0 ? static_cast<std::uint64_t>(tensor.size(-1)) : 0);
+  }
+  return kind;
+}
+
+Deferred::PartPtr Deferred::maker_of(const c10::StorageImpl* storage) const {
+  const auto row = by_storage_.find(const_cast<c10::StorageImpl*>(storage));
+  if (row == by_storage_.end()) return nullptr;
+  const auto maker = std::ranges::find_if(
+      row->second, [](const Waiting& one) { return one.writes && one.part->rows != nullptr; });
+  return maker == row->second.end() ? nullptr : maker->part;
+}
+
+bool Deferred::will_make(const c10::StorageImpl& storage) {
+  if (rows_.load(std::memory_order_relaxed) == 0) return false;
+  const std::lock_guard guard(mutex_);
+  return maker_of(&storage) != nullptr;
+}
+
+void Deferred::note_through(Part& part) const {
+  const auto add = [&](const StorageUse& use) {
+    const auto& all = part.through;
+    if (std::ranges::find(all, use.storage, &StorageUse::storage) == all.end()) {
+      part.through.push_back({use.storage, /*writes=*/false});
+    }
+  };
+  for (const StorageUse& use : part.uses) {
+    if (use.writes) continue;
+    const PartPtr maker = maker_of(use.storage);
+    if (!maker) continue;
+    for (const StorageUse& source : maker->uses) {
+      if (!source.writes && !maker_of(source.storage)) add(source);
+    }
+    for (const StorageUse& source : maker->through) add(source);
+  }
+}
+
+void Deferred::refresh_through() {
+  for (const auto& [number, part] : all_) {
+    if (part->through.empty()) continue;
+    for (const StorageUse& use : std::exchange(part->through, {})) {
+      const auto row = by_storage_.find(use.storage);
+      if (row == by_storage_.end()) continue;
+      std::erase_if(row->second, [&](const Waiting& one) {
+        return one.part == part && !one.writes && one.through;
+      });
+      if (row->second.empty()) by_storage_.erase(row);
+    }
+    note_through(*part);
+    for (const StorageUse& use : part->through) {
+      by_storage_[use.storage].push_back({.part = part, .writes = false, .through = true});
+    }
+  }
+}
+
+UnmadeRows Deferred::rows_for(std::span<const StorageUse> uses) {
+  if (rows_.load(std::memory_order_relaxed) == 0) return {};
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    std::vector<PartPtr> parts;
+    UnmadeRows::Ones ones;
+    bool busy = false;
+    const auto add = [&](std::span<const StorageUse> all) {
+      for (const StorageUse& use : all) {
+        if (use.writes || ones.contains(use.storage)) continue;
+        PartPtr maker = maker_of(use.storage);
+        if (!maker) continue;
+        busy = busy || maker->runs;
+        ones.emplace(use.storage, maker->rows);
+        parts.push_back(std::move(maker));
+      }
+    };
+    add(uses);
+    for (std::size_t next = 0; next < parts.size(); ++next) {
+      const PartPtr part = parts[next];  // the row may move
+      add(part->uses);
+    }
+    if (parts.empty()) return {};
+    if (busy) {
+      wait(lock);
+      continue;
+    }
+    for (const PartPtr& part : parts) {
+      part->runs = true;
+      part->was_read = true;
+    }
+    may_be_dead_ = true;
+    ++running_here();
+    return {std::move(ones), [this, parts = std::move(parts)] {
+              --running_here();
+              const std::lock_guard guard(mutex_);
+              for (const PartPtr& part : parts) part->runs = false;
+              ended_.notify_all();
+            }};
+  }
+}
+
+}  // namespace lms::torch
