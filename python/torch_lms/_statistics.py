@@ -74,7 +74,7 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("slices.bytes", "that came and went for these", "bytes",
               title="moved for slices"),
     Statistic("slices.by_rows", "operators that made rows of what they read, which was never "
-              "there as a whole", title="operators that made rows of what they read"),
+              "there as a whole", title="operators row by row"),
     Statistic("slices.in_place", "operators that worked on tensors where they lie in the tier "
               "below, as nothing else fitted", title="operators in place"),
     Statistic("slices.in_place_bytes", "of these tensors", "bytes", title="used in place"),
