@@ -140,7 +140,7 @@ auto with_block(const at::Tensor& tensor, Body&& use) {
   });
 }
 
-/// Whether what makes it waits.
+/// Whether what makes it waits; or, on a GPU, it has been dropped.
 bool is_unmade_storage(const at::Storage& storage) {
   return any_deferred() && has_no_memory(*storage.unsafeGetStorageImpl());
 }

@@ -99,7 +99,7 @@ CALLS = {
     "or `kept` (resident until the storage dies)",
     "evict": "this block now, if it may leave",
     "is_nowhere": "whether it has no address: dropped, on a GPU, or unmade",
-    "is_unmade": "whether what makes it waits",
+    "is_unmade": "whether what makes it waits; or, on a GPU, it has been dropped",
     "may_move": "whether its address may change while it lives: on a GPU, unless it is kept",
     "fetch": "begin to bring this block back, if there is room",
     "clean": "begin to copy this block below, so that it can leave without a copy later",

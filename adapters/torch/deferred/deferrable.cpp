@@ -48,9 +48,6 @@ bool may_wait_for(EngineLock& lock, DeviceManager& manager, const at::Tensor& te
   return block != nullptr && !block->kept && !block->died && block->state != BlockState::kFresh;
 }
 
-namespace {
-
-/// A scalar, as it is now.
 at::Tensor copy_of(const at::Tensor& tensor) {
   at::Tensor copy = tensor.clone();
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
@@ -58,6 +55,8 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   }
   return copy;
 }
+
+namespace {
 
 /// A number that kernels refuse for tensors of real numbers, or of some types.
 bool may_be_refused(const c10::IValue& number) {

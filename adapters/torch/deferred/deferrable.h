@@ -91,6 +91,8 @@ int& running_here() noexcept;
 
 /// The same bytes, whatever becomes of the program's tensor (`p.data = other`).
 at::Tensor alias_of(const at::Tensor& tensor);
+/// A small tensor, as it is now.
+at::Tensor copy_of(const at::Tensor& tensor);
 /// What an operator will make: of the same type, size and layout as this one, without memory.
 at::Tensor unmade_like(const at::Tensor& tensor, c10::Device device, c10::Allocator* allocator);
 /// Kernels take it, and refuse nothing.

@@ -330,7 +330,7 @@ Deferred::Stats Deferred::stats() {
   const std::lock_guard guard(mutex_);
   using Microseconds = std::chrono::duration<std::int64_t, std::micro>;
   Stats stats{.parts = parts_,
-              .waiting = waiting_ - brief_,
+              .waiting = waiting_ - brief_ - rows_,
               .bytes = 0,
               .in_lists = in_lists_,
               .waited_us = std::chrono::duration_cast<Microseconds>(waited_).count(),

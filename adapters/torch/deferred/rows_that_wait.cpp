@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <utility>
@@ -95,15 +94,9 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
   for (c10::IValue& value : part->arguments) {
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const at::Tensor tensor = value.toTensor();
-    if (std::ranges::find(small, storage_of(tensor), &StorageUse::storage) == small.end()) {
-      value = alias_of(tensor);
-      continue;
-    }
-    at::Tensor copy = tensor.clone();
-    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-      copy.unsafeGetTensorImpl()->set_wrapped_number(true);
-    }
-    value = std::move(copy);
+    const bool is_small =
+        std::ranges::find(small, storage_of(tensor), &StorageUse::storage) != small.end();
+    value = is_small ? copy_of(tensor) : alias_of(tensor);
   }
   try {
     const auto cuts = info.cut({info.name, op, part->arguments, kPart});

@@ -361,14 +361,15 @@ bool run_by_rows(const OpInfo& info, const c10::SafeKernelFunction& kernel,
                  const UnmadeRows& rows) {
   ThreadState& state = thread_state();
   DeviceManager* const manager = manager_of(info, stack);
+  constexpr auto kAny = SlicedCall::Of::kAny;
+  auto sliced = SlicedCall::of(manager, info, kernel, op, keys, stack, kAny);
+  if (!sliced) return false;
   bool done = false;
   PilotScope pilot(state, manager, info, {});
   run_in_frame(state, info, [&] {
-    constexpr auto kAny = SlicedCall::Of::kAny;
-    auto sliced = SlicedCall::of(manager, info, kernel, op, keys, stack, kAny);
     const std::size_t base = stack.size() - info.argument_count;
     try {
-      done = sliced && sliced->run_by_rows(stack, rows);
+      done = sliced->run_by_rows(stack, rows);
     } catch (const Shortage&) {
       if (sliced->writes()) throw;
     }

@@ -16,7 +16,8 @@ namespace {
 
 /// Nothing goes over a link for them, so parts may be larger: there are fewer kernels to launch.
 constexpr Bytes kMostOfRows = 512 * kMiB;
-/// Operands that stay whole leave this part of the limit for the parts.
+/// Parts take this part of the limit at most; operands that stay whole leave that one for them.
+constexpr Bytes kPartOfLimit = 16;
 constexpr Bytes kWholeLeaves = 4;
 constexpr std::string_view kLoss = "aten::nll_loss_forward";
 
@@ -33,6 +34,15 @@ struct OwnCall {
   OpInfo info;
   c10::SafeKernelFunction kernel;
 };
+
+/// False: it cannot be, or there is no room.
+bool run_parts(Cutter& cutter, Bytes limit, Bytes least_part, std::vector<c10::IValue>& results) {
+  const Bytes part = std::max(least_part, std::min(limit / kPartOfLimit, kMostOfRows));
+  auto outcome =
+      cutter.run({.part = part, .whole = limit - limit / kWholeLeaves, .here = true}, results);
+  if (outcome == Cutter::Outcome::kShort) outcome = cutter.run({.part = part}, results);
+  return outcome == Cutter::Outcome::kDone;
+}
 
 }  // namespace
 
@@ -62,13 +72,8 @@ bool SlicedCall::run_by_rows(c10::Stack& stack, const UnmadeRows& rows) {
   RowMaker maker(rows);
   if (!maker.prepare(cuts, part_bytes())) return false;
   Cutter cutter(manager_, {info_, kernel_, op_, keys_}, arguments_, std::move(cuts), &maker);
-  const Bytes limit = manager_.limit();
-  const Bytes part = std::max(part_bytes(), std::min(limit / 16, kMostOfRows));
   std::vector<c10::IValue> results;
-  auto outcome =
-      cutter.run({.part = part, .whole = limit - limit / kWholeLeaves, .here = true}, results);
-  if (outcome == Cutter::Outcome::kShort) outcome = cutter.run({.part = part}, results);
-  if (outcome != Cutter::Outcome::kDone) {
+  if (!run_parts(cutter, manager_.limit(), part_bytes(), results)) {
     if (cutter.half_written()) cutter.throw_short();
     return false;
   }
@@ -108,14 +113,9 @@ bool SlicedCall::gather_losses(c10::Stack& stack, const UnmadeRows& rows) {
   if (!maker.prepare(cuts, part_bytes())) return false;
   Cutter cutter(manager_, {gather.info, gather.kernel, gather.op, c10::DispatchKeySet(gather.key)},
                 arguments, std::move(cuts), &maker);
-  const Bytes limit = manager_.limit();
-  const Bytes part = std::max(part_bytes(), std::min(limit / 16, kMostOfRows));
   std::vector<c10::IValue> losses;
   try {
-    auto outcome =
-        cutter.run({.part = part, .whole = limit - limit / kWholeLeaves, .here = true}, losses);
-    if (outcome == Cutter::Outcome::kShort) outcome = cutter.run({.part = part}, losses);
-    if (outcome != Cutter::Outcome::kDone) return false;
+    if (!run_parts(cutter, manager_.limit(), part_bytes(), losses)) return false;
   } catch (const c10::Error&) {
     return false;  // of a target that is no class, for instance: the operator's to say
   }

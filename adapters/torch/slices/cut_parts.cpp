@@ -1,7 +1,5 @@
 // One part of a call in slices: what it reads, what it makes, and where that goes.
 
-#include <c10/core/Allocator.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>

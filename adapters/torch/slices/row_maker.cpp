@@ -16,7 +16,6 @@ const RowMaker::Node* RowMaker::node_of(const at::Tensor& tensor) const {
 }
 
 bool RowMaker::prepare(const std::vector<Cut>& cuts, std::int64_t part_bytes) {
-  if (rows_.empty()) return true;
   return std::ranges::all_of(
       cuts, [&](const Cut& cut) { return add_operands(cut.operands, part_bytes); });
 }
