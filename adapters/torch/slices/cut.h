@@ -11,10 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
+
 namespace lms::torch {
 
 /// Kernels may go another way where memory begins elsewhere against such a boundary, in bytes.
 constexpr std::int64_t kBoundary = 512;
+
+inline Bytes element_bytes(const at::Tensor& tensor) {
+  return static_cast<Bytes>(tensor.element_size());
+}
 
 /// A tensor argument of which each part of a call sees some rows. Row `i` takes `row` elements of
 /// memory, from the tensor's first element and `i * row` on, and nothing else lies between them.

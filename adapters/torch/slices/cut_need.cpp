@@ -14,7 +14,7 @@ std::vector<Bytes> Cutter::made_by_part(const Cut& cut, std::int64_t rows) const
   std::vector<Bytes> made;
   if (cut.results.empty() || cut.moves) return made;
   for (const Result& result : results_) {
-    made.push_back(rows * result.row * static_cast<Bytes>(result.tensor.element_size()));
+    made.push_back(rows * result.row * element_bytes(result.tensor));
   }
   if (!made.empty()) return made;
   c10::Stack arguments = arguments_;
@@ -53,8 +53,8 @@ Bytes Cutter::room_of_parts() const {
         Bytes sum = made;
         for (const CutOperand& operand : cut.operands) {
           if (!away_.contains(operand.tensor.storage().unsafeGetStorageImpl())) continue;
-          const auto element = static_cast<Bytes>(operand.tensor.element_size());
-          sum += manager_.room_of(shift_of(operand, row) + rows * operand.row * element);
+          sum += manager_.room_of(shift_of(operand, row) +
+                                  rows * operand.row * element_bytes(operand.tensor));
         }
         most = std::max(most, sum);
       }

@@ -9,12 +9,6 @@
 #include "adapters/torch/slices/run_cuts.h"
 
 namespace lms::torch {
-namespace {
-
-Bytes element_bytes(const at::Tensor& tensor) { return static_cast<Bytes>(tensor.element_size()); }
-
-}  // namespace
-
 at::Tensor Cutter::stage_rows(const CutOperand& operand, std::int64_t row, std::int64_t rows,
                               Pins& pins, std::vector<Below::Copy>& reads) {
   const at::Tensor& tensor = operand.tensor;

@@ -284,7 +284,7 @@ std::vector<Cut> cut_pointwise(const CallToCut& call) {
     auto cut = cut_at(call, *inputs, all, leading);
     if (!cut || cut->rows < 2) continue;
     const auto bytes = [](const CutOperand& operand) {
-      return operand.row * static_cast<std::int64_t>(operand.tensor.element_size());
+      return operand.row * element_bytes(operand.tensor);
     };
     std::int64_t row = 0;
     for (const CutOperand& operand : cut->operands) row = std::max(row, bytes(operand));

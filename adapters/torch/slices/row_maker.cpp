@@ -51,11 +51,11 @@ bool RowMaker::add(const Unmade& unmade, std::int64_t part_bytes) {
     }
   }
   // What it makes, and what that is made from.
-  node.bytes_per_element = static_cast<Bytes>(unmade.result.element_size());
+  node.bytes_per_element = element_bytes(unmade.result);
   for (const CutOperand& operand : node.cut.operands) {
     const Node* const source = operand.reads ? node_of(operand.tensor) : nullptr;
-    const Bytes each = source != nullptr ? source->bytes_per_element
-                                         : static_cast<Bytes>(operand.tensor.element_size());
+    const Bytes each =
+        source != nullptr ? source->bytes_per_element : element_bytes(operand.tensor);
     node.bytes_per_element += each * operand.row / node.row;
   }
   cuts_.push_back(&nodes_.emplace(storage, std::move(node)).first->second.cut);
@@ -70,7 +70,7 @@ Bytes RowMaker::bytes_for(const at::Tensor& tensor, std::int64_t elements) const
 std::int64_t RowMaker::unit_of(const at::Tensor& tensor) const {
   const Node* const node = node_of(tensor);
   if (node == nullptr) return 1;
-  const std::int64_t bytes = node->row * static_cast<std::int64_t>(tensor.element_size());
+  const std::int64_t bytes = node->row * element_bytes(tensor);
   std::int64_t unit = node->row * (kBoundary / std::gcd(bytes, kBoundary));
   for (const CutOperand& operand : node->cut.operands) {
     if (operand.reads) unit = std::max(unit, unit_of(operand.tensor));

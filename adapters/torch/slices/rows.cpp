@@ -170,7 +170,7 @@ std::vector<Cut> cut_cat(const CallToCut& call) {
     rows.operands.push_back(std::move(*operand));
   }
   const CutResult result{.sizes = sizes};
-  const auto element = static_cast<std::int64_t>(first.element_size());
+  const auto element = element_bytes(first);
   if (result_row * element <= call.part_bytes && rows.rows > 1) {
     rows.results.push_back(result);
     rows.replaced.emplace_back(1, std::int64_t{1});

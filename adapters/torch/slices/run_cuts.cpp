@@ -18,8 +18,6 @@ namespace {
 /// Rows of the first part, which tells what a row of a result takes.
 constexpr std::int64_t kFirstRows = 16;
 
-Bytes element_bytes(const at::Tensor& tensor) { return static_cast<Bytes>(tensor.element_size()); }
-
 /// That the error names; 0: it names none.
 Bytes limit_named(const std::exception& error) {
   const auto* shortage = dynamic_cast<const Shortage*>(&error);
