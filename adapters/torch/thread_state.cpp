@@ -409,8 +409,13 @@ std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, B
 }  // namespace
 
 void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
-  const auto& [requested, known_limit, reason, half_written] = lack;
   const ThreadState& state = thread_state();
+  if (lack.reason.empty() && !state.full_by_rows.empty()) {
+    Lack whole = lack;
+    whole.reason = state.full_by_rows;
+    throw_out_of_memory(manager, whole);
+  }
+  const auto& [requested, known_limit, reason, half_written] = lack;
   Bytes immovable = 0;
   Held held;
   {

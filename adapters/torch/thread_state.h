@@ -146,6 +146,8 @@ struct ThreadState {
   /// What it does is the step's, and the pilot's to know.
   [[nodiscard]] bool in_step() const { return replay == nullptr && !beside; }
   InPlace* in_place = nullptr;  ///< the call whose kernel works on what lies below
+  /// Why there was no room below to run it by rows, as what it does instead runs; or empty.
+  std::string full_by_rows;
 };
 
 ThreadState& thread_state() noexcept;

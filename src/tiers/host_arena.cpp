@@ -6,45 +6,17 @@
 #include <deque>
 #include <exception>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "tiers/extent_map.h"
+#include "tiers/host_segments.h"
 #include "tiers/mapped_memory.h"
 
 namespace lms {
 namespace {
-
-/// One registration: mapped, touched, pinned; all of it undone on destruction.
-class Segment {
- public:
-  Segment(MappedMemory memory, std::shared_ptr<HostPinning> pinning)
-      : memory_(std::move(memory)), pinning_(std::move(pinning)) {
-    free.put(0, size());
-    if (pinning_) pinning_->pin(memory_.data(), static_cast<std::size_t>(size()));
-  }
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
-  ~Segment() {
-    if (pinning_) pinning_->unpin(memory_.data(), static_cast<std::size_t>(size()));
-  }
-
-  [[nodiscard]] char* data() const { return static_cast<char*>(memory_.data()); }
-  [[nodiscard]] Bytes size() const { return memory_.size(); }
-  [[nodiscard]] bool idle() const { return free.free_bytes() == size(); }
-
-  ExtentMap free;
-
- private:
-  MappedMemory memory_;
-  std::shared_ptr<HostPinning> pinning_;
-};
-
-using Segments = std::map<char*, std::unique_ptr<Segment>>;
 
 struct Pending {
   char* data;
@@ -52,7 +24,7 @@ struct Pending {
   FencePtr fence;
 };
 
-Bytes arena_slot_bytes(Bytes n) { return round_up(std::max<Bytes>(n, 1), HostArena::kAlignment); }
+using Segments = HostSegments::Owned;
 
 }  // namespace
 
@@ -65,12 +37,9 @@ Fence::~Fence() = default;
 class HostArena::Impl {
  public:
   Impl(Options options, std::shared_ptr<HostPinning> pinning)
-      : options_(std::move(options)), pinning_(std::move(pinning)) {
-    if (options_.limit < 0) throw BadSetting("host arena: the limit must not be negative");
-    if (options_.step <= 0) throw BadSetting("host arena: the step must be positive");
-    options_.limit = round_down(options_.limit, kAlignment);
-    options_.step = round_up(options_.step, kAlignment);
-  }
+      : options_(checked(std::move(options))),
+        pinning_(std::move(pinning)),
+        segments_(options_.step) {}
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
@@ -89,7 +58,7 @@ class HostArena::Impl {
   }
 
   void release(void* data, Bytes n, FencePtr fence) noexcept {
-    const Bytes size = arena_slot_bytes(n);
+    const Bytes size = host_slot_bytes(n);
     Segments gone;
     {
       const std::lock_guard lock(mutex_);
@@ -99,11 +68,29 @@ class HostArena::Impl {
         pending_bytes_ += size;
         pending_.push_back({static_cast<char*>(data), size, std::move(fence)});
       } else {
-        put_back(static_cast<char*>(data), size);
-        if (reserved_ > options_.limit) take_idle(reserved_ - options_.limit, gone);
+        segments_.put_back(static_cast<char*>(data), size);
+        if (reserved_ > options_.limit) segments_.take_idle(reserved_ - options_.limit, gone);
       }
     }
     give_back(gone);
+  }
+
+  static HostGathering gather(const std::shared_ptr<Impl>& self, Bytes n,
+                              std::span<const HostRange> movable) {
+    HostGathering gathering;
+    const std::lock_guard lock(self->mutex_);
+    const Bytes room = self->options_.limit - self->reserved_;
+    for (HostSegment* segment : self->segments_.to_empty(host_slot_bytes(n) - room, movable)) {
+      segment->closed = true;
+      gathering.segments_.push_back({segment->data(), segment->size()});
+    }
+    gathering.impl_ = self;
+    return gathering;
+  }
+
+  void open(std::span<const HostRange> segments) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const HostRange& segment : segments) segments_.of(segment.data).closed = false;
   }
 
   [[nodiscard]] Stats stats() const {
@@ -125,7 +112,7 @@ class HostArena::Impl {
       recycle(done);
       options_.limit = round_down(limit, kAlignment);
       warned_ = false;
-      if (reserved_ > options_.limit) take_idle(reserved_ - options_.limit, gone);
+      if (reserved_ > options_.limit) segments_.take_idle(reserved_ - options_.limit, gone);
     }
     give_back(gone);
   }
@@ -140,23 +127,31 @@ class HostArena::Impl {
       } catch (const std::exception&) {
         // A fence that cannot be asked keeps its memory.
       }
-      take_idle(std::numeric_limits<Bytes>::max(), gone);
+      segments_.take_idle(std::numeric_limits<Bytes>::max(), gone);
     }
     give_back(gone);
   }
 
  private:
+  static Options checked(Options options) {
+    if (options.limit < 0) throw BadSetting("host arena: the limit must not be negative");
+    if (options.step <= 0) throw BadSetting("host arena: the step must be positive");
+    options.limit = round_down(options.limit, kAlignment);
+    options.step = round_up(options.step, kAlignment);
+    return options;
+  }
+
   char* obtain(Bytes n) {
     if (n > std::numeric_limits<Bytes>::max() - kAlignment) throw_full(n);
-    const Bytes size = arena_slot_bytes(n);
+    const Bytes size = host_slot_bytes(n);
     for (;;) {
       std::uint64_t seen = 0;
       {
         std::vector<FencePtr> done;
         const std::lock_guard lock(mutex_);
-        if (char* data = take(size)) return data;
+        if (char* data = take_suiting(size)) return data;
         recycle(done);
-        if (char* data = take(size)) return data;
+        if (char* data = take_suiting(size)) return data;
         seen = returns_;
       }
       if (char* data = grow(size)) return data;
@@ -184,50 +179,22 @@ class HostArena::Impl {
       }
       done.push_back(std::move(it->fence));
       pending_bytes_ -= it->size;
-      put_back(it->data, it->size);
+      segments_.put_back(it->data, it->size);
       ++returns_;
       it = pending_.erase(it);
     }
   }
 
-  char* take(Bytes size) {
-    Segment* best = nullptr;
-    Bytes best_fit = 0;
-    for (auto& [data, segment] : segments_) {
-      const auto fit = segment->free.fit(size);
-      if (fit && (best == nullptr || *fit < best_fit)) {
-        best = segment.get();
-        best_fit = *fit;
-      }
-    }
-    return best == nullptr ? nullptr : cut(*best, size);
-  }
-
-  char* cut(Segment& segment, Bytes size) {
-    const auto offset = segment.free.take(size);
+  char* count(char* data, Bytes size) {
+    if (data == nullptr) return nullptr;
     used_ += size;
     peak_used_ = std::max(peak_used_, used_);
-    return segment.data() + offset.value();
+    return data;
   }
+  char* take_suiting(Bytes size) { return count(segments_.take_suiting(size), size); }
+  char* take_any(Bytes size) { return count(segments_.take_any(size), size); }
 
-  void put_back(char* data, Bytes size) {
-    const auto it = std::prev(segments_.upper_bound(data));
-    it->second->free.put(data - it->first, size);
-  }
-
-  // Moves idle segments of `wanted` bytes or more (as far as there are any) to `gone`. They stay
-  // counted as reserved until give_back() has unmapped them.
-  void take_idle(Bytes wanted, Segments& gone) noexcept {
-    for (auto it = segments_.begin(); it != segments_.end() && wanted > 0;) {
-      const auto next = std::next(it);
-      if (it->second->idle()) {
-        wanted -= it->second->size();
-        gone.insert(segments_.extract(it));
-      }
-      it = next;
-    }
-  }
-
+  // Segments that were taken out stay counted as reserved until they have been unmapped.
   void give_back(Segments& gone) noexcept {
     if (gone.empty()) return;
     Bytes size = 0;
@@ -237,22 +204,22 @@ class HostArena::Impl {
     reserved_ -= size;
   }
 
-  // Maps a segment that holds `size` bytes and takes them from it; null when the limit forbids.
+  // Maps a segment and takes `size` bytes from it, if the limit allows one of a whole step; else
+  // takes them from any that has them; null when none has, and none can be mapped.
   char* grow(Bytes size) {
     const std::lock_guard growing(grow_mutex_);
     Segments gone;
     {
       const std::lock_guard lock(mutex_);
       // Another thread may have grown it while this one waited.
-      if (char* data = take(size)) return data;
+      if (char* data = take_suiting(size)) return data;
       const Bytes room = options_.limit - reserved_;
+      if (room < std::max(options_.step, size)) {
+        if (char* data = take_any(size)) return data;
+      }
       if (room < size) {
-        Bytes idle = 0;
-        for (const auto& [data, segment] : segments_) {
-          if (segment->idle()) idle += segment->size();
-        }
-        if (room + idle < size) return nullptr;
-        take_idle(size - room, gone);
+        if (room + segments_.idle_bytes() < size) return nullptr;
+        segments_.take_idle(size - room, gone);
       }
     }
     give_back(gone);
@@ -275,13 +242,13 @@ class HostArena::Impl {
       }
       memory.prefer_node(options_.numa_node);
       memory.touch(options_.touch_threads);
-      auto segment = std::make_unique<Segment>(std::move(memory), pinning_);
+      auto segment = std::make_unique<HostSegment>(std::move(memory), pinning_);
 
       const std::lock_guard lock(mutex_);
-      Segment& added = *segment;
-      segments_.emplace(added.data(), std::move(segment));
+      HostSegment& added = *segment;
+      segments_.add(std::move(segment));
       reserved_ -= std::exchange(counted, 0) - added.size();
-      return cut(added, size);
+      return count(added.data() + *added.free.take(size), size);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       reserved_ -= counted;
@@ -307,10 +274,10 @@ class HostArena::Impl {
     s.used = used_;
     s.pending = pending_bytes_;
     s.peak_used = peak_used_;
-    s.segments = static_cast<int>(segments_.size());
+    s.segments = static_cast<int>(segments_.all().size());
     s.fence_waits = fence_waits_;
     if (pinning_) {
-      for (const auto& [data, segment] : segments_) s.pinned += segment->size();
+      for (const auto& [data, segment] : segments_.all()) s.pinned += segment->size();
     }
     return s;
   }
@@ -335,7 +302,7 @@ class HostArena::Impl {
   mutable std::mutex mutex_;
   Options options_;
   std::shared_ptr<HostPinning> pinning_;
-  Segments segments_;
+  HostSegments segments_;
   std::deque<Pending> pending_;
   Bytes reserved_ = 0;
   Bytes used_ = 0;
@@ -353,6 +320,9 @@ HostArena::HostArena(HostArena&&) noexcept = default;
 HostArena& HostArena::operator=(HostArena&&) noexcept = default;
 
 HostSlot HostArena::acquire(Bytes n) { return Impl::acquire(impl_, n); }
+HostGathering HostArena::gather(Bytes n, std::span<const HostRange> movable) {
+  return Impl::gather(impl_, n, movable);
+}
 HostArena::Stats HostArena::stats() const { return impl_->stats(); }
 void HostArena::reset_peak() { impl_->reset_peak(); }
 void HostArena::set_limit(Bytes limit) { impl_->set_limit(limit); }
@@ -377,6 +347,18 @@ void HostSlot::release(FencePtr fence) noexcept {
   const auto impl = std::move(impl_);
   if (!impl) return;
   impl->release(std::exchange(data_, nullptr), std::exchange(size_, 0), std::move(fence));
+}
+
+HostGathering::~HostGathering() {
+  if (impl_) impl_->open(segments_);
+}
+
+bool HostGathering::contains(const void* data) const {
+  const auto* const at = static_cast<const char*>(data);
+  return std::ranges::any_of(segments_, [&](const HostRange& segment) {
+    const auto* const begin = static_cast<const char*>(segment.data);
+    return begin <= at && at < begin + segment.size;
+  });
 }
 
 }  // namespace lms

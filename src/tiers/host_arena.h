@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "base/bytes.h"
 
@@ -41,6 +43,13 @@ class Fence {
 using FencePtr = std::shared_ptr<Fence>;
 
 class HostSlot;
+class HostGathering;
+
+/// The memory of a slot: HostSlot::data() and size().
+struct HostRange {
+  const void* data;
+  Bytes size;
+};
 
 /// Host memory in exact sizes, out of large segments that are mapped, bound to a NUMA node, touched
 /// and pinned once.
@@ -81,11 +90,16 @@ class HostArena {
   HostArena& operator=(HostArena&&) noexcept;
 
   /// A slot of at least `n` bytes (n >= 0), aligned to 4 KiB, contents unspecified. Takes the
-  /// smallest free range that fits; else looks which fences are done; else maps a segment; else
-  /// gives wholly free segments back if that makes room for one; else waits for fences of released
-  /// slots, oldest first; else throws TierFull (wanted, held, limit), with every live slot
-  /// untouched.
+  /// smallest free range of the oldest segment for such sizes that has one; else looks which fences
+  /// are done; else maps a segment; else takes the smallest free range of any; else gives wholly
+  /// free segments back if that makes room for one; else waits for fences of released slots, oldest
+  /// first; else throws TierFull (wanted, held, limit), with every live slot untouched.
   [[nodiscard]] HostSlot acquire(Bytes n);
+
+  /// For the case that what is free would hold `n` bytes, but not in one piece: chooses segments
+  /// that hold them once their slots have moved to others, and as little as possible need move.
+  /// `movable`: the live slots that the caller can move. Empty if there are no such segments.
+  [[nodiscard]] HostGathering gather(Bytes n, std::span<const HostRange> movable);
 
   [[nodiscard]] Stats stats() const;
   void reset_peak();
@@ -99,9 +113,13 @@ class HostArena {
 
  private:
   friend class HostSlot;
+  friend class HostGathering;
   class Impl;
   std::shared_ptr<Impl> impl_;
 };
+
+/// What a slot of `n` bytes takes.
+constexpr Bytes host_slot_bytes(Bytes n) { return round_up(n > 0 ? n : 1, HostArena::kAlignment); }
 
 /// A move-only piece of a HostArena. Destruction returns it, usable by others at once.
 class HostSlot {
@@ -125,6 +143,25 @@ class HostSlot {
   std::shared_ptr<HostArena::Impl> impl_;
   void* data_ = nullptr;
   Bytes size_ = 0;
+};
+
+/// Segments that are being emptied: as long as it lives, no slot is taken from them, and they are
+/// not given back. Move-only.
+class HostGathering {
+ public:
+  HostGathering() = default;
+  HostGathering(HostGathering&&) noexcept = default;
+  HostGathering& operator=(HostGathering&&) = delete;
+  ~HostGathering();
+
+  explicit operator bool() const { return !segments_.empty(); }
+  /// The slot at this address is to move.
+  [[nodiscard]] bool contains(const void* data) const;
+
+ private:
+  friend class HostArena::Impl;
+  std::shared_ptr<HostArena::Impl> impl_;
+  std::vector<HostRange> segments_;
 };
 
 }  // namespace lms

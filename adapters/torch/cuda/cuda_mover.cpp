@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -25,8 +26,11 @@ void CudaMover::start(Bytes limit) {
   const auto index = device_.index();
   if (!out_) out_.emplace(index, /*out=*/true);
   if (!in_) in_.emplace(index, /*out=*/false);
-  host_.emplace(HostArena::Options{.limit = limit, .numa_node = cuda::numa_node(index)},
-                std::make_shared<cuda::Pinning>());
+  // Enough of them that one can be emptied into the others; few, as each takes a call to pin it.
+  const Bytes step = std::clamp(limit / 32, 16 * kMiB, 1 * kGiB);
+  host_.emplace(
+      HostArena::Options{.limit = limit, .step = step, .numa_node = cuda::numa_node(index)},
+      std::make_shared<cuda::Pinning>());
 }
 
 void CudaMover::finish() {
@@ -49,6 +53,7 @@ void CudaMover::add_stats(std::map<std::string, std::int64_t>& stats) const {
   stats["host.bytes.reserved"] = host.reserved;
   stats["host.pending"] = host.pending;
   stats["host.segments"] = host.segments;
+  stats["host.moved"] = host_moved_.load();
 }
 
 void CudaMover::delete_absent(void* context) {
@@ -165,8 +170,7 @@ bool CudaMover::keeps_copies() const {
 }
 
 HostSlot CudaMover::take_slot(Bytes bytes) {
-  HostSlot slot = host_->acquire(bytes);
-  host_allocated_ += round_up(bytes, HostArena::kAlignment);
+  HostSlot slot = acquire(bytes);
   manager_.note_below(host_->stats().used);
   return slot;
 }
@@ -189,8 +193,7 @@ std::optional<Bytes> CudaMover::page_out(Block& base, bool clean) {
   if (clean) {
     release_in_order(block, data);
   } else {
-    HostSlot slot = host_->acquire(block.size);
-    host_allocated_ += round_up(block.size, HostArena::kAlignment);
+    HostSlot slot = acquire(block.size);
     prepare_copy_out(block, data);
     block.copied_out = block.slot_used = copy_out(block, slot, data);
     for (cudaStream_t stream : block.streams) memory_.wait_on(stream, block.copied_out);
@@ -216,8 +219,7 @@ std::optional<Bytes> CudaMover::copy_below(Block& base) {
   }
   const cuda::ScopedRange range("copy out", block.size);
   const OnDevice guard(device_.index());
-  HostSlot slot = host_->acquire(block.size);
-  host_allocated_ += round_up(block.size, HostArena::kAlignment);
+  HostSlot slot = acquire(block.size);
   const void* data = storage->_mutable_data_ptr_no_checks().get();
   memory_.inherit_users(block, data);
   prepare_copy_out(block, data);

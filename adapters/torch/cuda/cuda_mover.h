@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,6 +77,12 @@ class CudaMover final : public Mover {
   void gather_users(CudaBlock& block, const void* data);
   /// Likewise; and the out lane waits for everybody who has used the block.
   void prepare_copy_out(CudaBlock& block, const void* data);
+  /// As take_slot(), but for what the pilot hears.
+  HostSlot acquire(Bytes bytes);
+  /// Moves blocks below until `bytes` are free in one piece. False if that cannot be.
+  bool gather(Bytes bytes);
+  /// One that is lent to the caller. Throws TierFull, with nothing changed.
+  void move_below(CudaBlock& block, c10::StorageImpl& storage);
   cuda::EventPtr copy_out(const CudaBlock& block, const HostSlot& to, const void* from);
   cuda::EventPtr copy_in(const CudaBlock& block, void* to);
   /// What has been computed again becomes the block's.
@@ -89,6 +96,8 @@ class CudaMover final : public Mover {
   std::optional<cuda::Lane> in_;
   std::optional<HostArena> host_;
   std::atomic<std::int64_t> host_allocated_{0};  ///< bytes of all slots ever taken
+  std::mutex gathering_;                         ///< one gathers; never with the engine's lock
+  std::atomic<std::int64_t> host_moved_{0};      ///< bytes
 };
 
 }  // namespace lms::torch

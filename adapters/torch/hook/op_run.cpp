@@ -1,10 +1,12 @@
 #include "adapters/torch/hook/op_run.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -384,6 +386,27 @@ bool run_by_rows(const OpInfo& info, const c10::SafeKernelFunction& kernel,
   return done;
 }
 
+void run_made(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  if (state.depth > 0) {
+    run_nested(state, info, kernel, op, keys, stack);
+  } else {
+    run_outermost(state, info, kernel, op, keys, stack);
+  }
+}
+
+/// By rows, or else once all that it reads has been made.
+void run_with_unmade(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                     const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
+                     UnmadeRows& rows) {
+  std::string before = std::exchange(state.full_by_rows, {});
+  const auto restore = c10::make_scope_exit([&] { state.full_by_rows = std::move(before); });
+  if (run_by_rows(info, kernel, op, keys, stack, rows)) return;
+  rows.release();
+  run_needed(info, stack);
+  run_made(state, info, kernel, op, keys, stack);
+}
+
 constexpr Entrances kEntrances{.run = &run_operator, .run_by_rows = &run_by_rows};
 
 void run_or_put_off(ThreadState& state, Concern deferred, c10::function_ref<bool()> split,
@@ -398,16 +421,12 @@ void run_or_put_off(ThreadState& state, Concern deferred, c10::function_ref<bool
   }
   if (deferred != Concern::kNothing) {
     UnmadeRows rows = run_needed_but_rows(info, stack);
-    if (!rows.empty() && run_by_rows(info, kernel, op, keys, stack, rows)) return;
-    const bool all_made = rows.empty();
-    rows.release();
-    if (!all_made) run_needed(info, stack);
+    if (!rows.empty()) {
+      run_with_unmade(state, info, kernel, op, keys, stack, rows);
+      return;
+    }
   }
-  if (state.depth > 0) {
-    run_nested(state, info, kernel, op, keys, stack);
-  } else {
-    run_outermost(state, info, kernel, op, keys, stack);
-  }
+  run_made(state, info, kernel, op, keys, stack);
 }
 
 /// Tensors whose bytes lie in tensors within: storages are found among boxed arguments alone.

@@ -75,6 +75,7 @@ bool SlicedCall::run_by_rows(c10::Stack& stack, const UnmadeRows& rows) {
   std::vector<c10::IValue> results;
   if (!run_parts(cutter, manager_.limit(), part_bytes(), results)) {
     if (cutter.half_written()) cutter.throw_short();
+    thread_state().full_by_rows = cutter.why_full_below();
     return false;
   }
   ++manager_.row_operators;

@@ -207,7 +207,6 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
     return ended(begun() || room.whole > 0 ? Outcome::kShort : Outcome::kCannot);
   };
   const auto ran_short = [&](const std::exception& error) {
-    full_below_ = full_below(error);
     limit_named_ = limit_named(error);
     return ended(Outcome::kShort);
   };
@@ -220,6 +219,7 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
     thread_state().operator_pins.add(what_stays());
     if (!lend(std::move(chosen))) return cannot();
   } catch (const std::exception& error) {
+    full_below_ = full_below(error);
     if (full(error)) return ended(Outcome::kCannot);
     if (!found_no_room(error)) throw;
     return ran_short(error);
@@ -230,6 +230,7 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
       ++cut_;
       row_ = 0;
     } catch (const std::exception& error) {
+      full_below_ = full_below(error);
       if (full(error)) return ended(Outcome::kCannot);
       if (!found_no_room(error)) throw;
       if (smallest_ && room.alone) return ran_short(error);

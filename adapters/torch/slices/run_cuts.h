@@ -53,6 +53,8 @@ class Cutter {
   Outcome run(const Room& room, std::vector<c10::IValue>& results);
   /// The blocks of those results that were born below.
   [[nodiscard]] std::vector<Born> born() const;
+  /// Why there was no room below, the last time that room was short; empty: there was.
+  [[nodiscard]] const std::string& why_full_below() const { return full_below_; }
   /// It works in place, and has done a part of it.
   [[nodiscard]] bool half_written() const { return row_ > 0 && cuts_.front().results.empty(); }
   /// After kShort.

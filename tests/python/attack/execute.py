@@ -384,7 +384,8 @@ def _once(program: Program, reader: Reader, expected: Trail, factor: float) -> b
 
 
 _COUNTS = ("evictions", "evictions.clean", "drops", "remakes", "slices.operators")
-_COUNTS += ("slices.in_place", "plan.steps", "plan.divergences")
+_COUNTS += ("slices.in_place", "slices.by_rows", "deferred.in_rows")
+_COUNTS += ("plan.steps", "plan.divergences")
 
 
 def _counts(device: str) -> dict[str, int]:

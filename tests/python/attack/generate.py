@@ -325,7 +325,9 @@ class _Making:
     def choose_settings(self, planned: bool) -> None:
         dice, settings = self.dice, self.program.settings
         settings.min_block = dice.choice([self.unit] * 4 + [self.unit // 4, 1])
-        settings.slices = dice.choice(["auto"] * 6 + ["in_place", "always", "always", "off"])
+        settings.slices = dice.choice(
+            ["auto"] * 6 + ["in_place", "always", "always", "chains", "chains", "off"]
+        )
         least = self.least_limit(6)
         # What a step's graph holds is in nobody's name: the peak is that of the names alone.
         part = dice.uniform(0.5, 2.5) if planned else dice.uniform(0.15, 0.9)
@@ -333,7 +335,7 @@ class _Making:
         if planned and not self.on_cpu:
             settings.limit = int(max(self.with_graphs * dice.uniform(0.4, 0.95), 8 * self.unit))
         if self.tight:
-            settings.slices = dice.choice(["auto", "auto", "in_place", "always"])
+            settings.slices = dice.choice(["auto", "auto", "in_place", "always", "chains"])
         settings.verify = dice.random() < 0.9
         mode = dice.choice(["planned"] * 4 + ["reactive"]) if planned else ""
         mode = mode or dice.choice(["evict", "drop", "drop", "reactive", "reactive", "recompute"])

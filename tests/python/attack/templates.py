@@ -139,6 +139,13 @@ SLICED: list[tuple[float, str]] = [
         "F.{max_pool2d|avg_pool2d}(x, 2)))({q}.detach().requires_grad_())",
     ),
     (
+        3,
+        "{o} = (lambda x: torch.autograd.grad(F.cross_entropy("
+        "x{|.float()|.double()|.bfloat16().float()}, "
+        "torch.arange(len(x), device=x.device) % x.shape[1], ignore_index={-100|0|1}, "
+        "reduction={'mean'|'sum'}), x)[0])({m}.detach().requires_grad_())",
+    ),
+    (
         1,
         "{o} = (lambda x: torch.autograd.grad(F.cross_entropy(x, torch.arange(len(x), device=dev)"
         " % x.shape[1], reduction='{mean|sum}'), x)[0])({m}.detach().requires_grad_())",

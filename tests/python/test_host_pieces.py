@@ -1,0 +1,29 @@
+"""Host memory that is free in pieces: what lies there moves, and one piece comes of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from on_model import run_on_model
+
+PROGRAM = "host_pieces_program.py"
+
+
+def test_a_large_tensor_leaves_into_pieces_on_the_model() -> None:
+    assert int(run_on_model(PROGRAM, costless=False)) > 0
+
+
+@pytest.mark.gpu
+def test_a_large_tensor_leaves_into_pieces() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(Path(__file__).with_name(PROGRAM))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout) > 0
