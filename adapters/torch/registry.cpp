@@ -233,6 +233,9 @@ void DeviceManager::hand_over(c10::StorageImpl& from, c10::StorageImpl& to) {
   rename(lock, from, to);
   to.set_data_ptr_noswap(from.set_data_ptr(c10::DataPtr(nullptr, from.device())));
   from.set_nbytes(0);
+  if (Block* const block = find(lock, to)) {
+    lineages().hand_over(static_cast<StorageBlock&>(*block), to);
+  }
 }
 
 Bytes DeviceManager::room_of(Bytes bytes) const {
@@ -266,6 +269,7 @@ void DeviceManager::algorithm_was_changed(const OpInfo& info) {
 }
 
 std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
+  const Deferred::Stats deferred = manager.deferred().stats();  // lets go of what nobody waits for
   EngineStats engine;
   {
     EngineLock lock = manager.engine().lock();
@@ -298,7 +302,6 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["op_retries"] = manager.op_retries.load();
   stats["op_changes"] = manager.op_changes.load();
   stats["list_splits"] = manager.list_splits.load();
-  const Deferred::Stats deferred = manager.deferred().stats();
   stats["deferred.parts"] = deferred.parts;
   stats["deferred.in_lists"] = deferred.in_lists;
   stats["deferred.in_rows"] = deferred.rows;

@@ -166,6 +166,37 @@ def looked_up(device: str) -> list[Tensor]:
     return [functional.embedding(index, table)]
 
 
+def messages(device: str) -> list[Tensor]:
+    """Between the nodes of a graph and back: each edge has a row of numbers. Whole ones, as a GPU
+    adds them in any order."""
+    nodes, edges = 1501 * scale(device), 3001 * scale(device)
+    x = numbers(nodes, 64, device=device).mul_(8).round_()
+    ends = torch.arange(2 * edges, device=device).view(2, edges).mul(7919) % nodes
+    sent = x.index_select(0, ends[0])
+    wide = ends[1].unsqueeze(-1).expand(edges, 64)
+    sums = torch.zeros(nodes, 64, device=device).scatter_add_(0, wide, sent)
+    back = sums.gather(0, wide)
+    return [sent, sums, back, torch.zeros_like(x).index_add_(0, ends[0], back, alpha=2)]
+
+
+def chosen_in_rows(device: str) -> list[Tensor]:
+    """Along another dimension than the first, and with other layouts and types."""
+    x = numbers(401, 640, device=device).mul_(8).round_()
+    index = torch.arange(401 * 900, device=device).view(401, 900).mul(7919) % 640
+    rows = numbers(401, 900, device=device, seed=1).mul_(8).round_()
+    turned = torch.arange(901 * 640, device=device).view(640, 901).mul(31).t() % 401
+    whole = x.to(torch.int32)
+    return [
+        x.gather(1, index),
+        x.gather(0, turned),
+        x.half().gather(-1, index[:, :1].expand(401, 900)),
+        x.clone().scatter_add_(1, index, rows),
+        x.half().scatter_add_(1, index, rows.half()),
+        whole.index_add_(0, index[0] % 401, rows.to(torch.int32)[:1].expand(900, 900)[:, :640]),
+        x.t().index_select(0, index[1]),
+    ]
+
+
 PROGRAMS: dict[str, tuple[Program, float]] = {
     # With the limit in MiB (on the CPU), which some operator of it goes beyond.
     "loss_of_words": (loss_of_words, 6.5),
@@ -177,8 +208,12 @@ PROGRAMS: dict[str, tuple[Program, float]] = {
     "in_place": (in_place, 2),
     "other_layouts": (other_layouts, 2.2),
     "looked_up": (looked_up, 1.75),
+    "messages": (messages, 0.8),
 }
-ALL = {name: program for name, (program, _) in PROGRAMS.items()} | {"turned": turned}
+ALL = {name: program for name, (program, _) in PROGRAMS.items()} | {
+    "turned": turned,
+    "chosen_in_rows": chosen_in_rows,
+}
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -240,6 +275,45 @@ def test_several_threads_compute(name: str, threads: int) -> None:
         assert bits(found) == expected
     finally:
         torch.set_num_threads(before)
+
+
+def test_sums_that_must_come_in_order_are_not_cut() -> None:
+    """16-bit sums on the CPU: some kernels keep them in 32 bits until the end."""
+    nodes = 40
+    x = numbers(3001, 64, device="cpu", dtype=torch.bfloat16)
+    index = torch.arange(3001) * 7919 % nodes
+
+    def add() -> list[Tensor]:
+        sums = torch.zeros(nodes, 64, dtype=torch.bfloat16)
+        return [
+            sums.scatter_add(0, index.unsqueeze(-1).expand_as(x), x),
+            sums.index_add_(0, index, x),
+        ]
+
+    expected = bits(add())
+    with sliced("cpu", 64 * MIB, slices="always", min_block=1):
+        assert bits(add()) == expected
+
+
+@pytest.mark.gpu
+def test_deterministic_sums_are_not_cut() -> None:
+    x = numbers(300_001, 64, device="cuda")
+    index = torch.arange(300_001, device="cuda") * 7919 % 301
+
+    def add() -> list[Tensor]:
+        wide = index.unsqueeze(-1).expand_as(x)
+        return [
+            torch.zeros(301, 64, device="cuda").index_add_(0, index, x),
+            torch.zeros(301, 64, device="cuda").scatter_add_(0, wide, x),
+        ]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected = bits(add())
+        with sliced("cuda", 2048 * MIB, slices="always", min_block=1):
+            assert bits(add()) == expected
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_training_loop_is_planned_nevertheless() -> None:

@@ -202,6 +202,53 @@ def look_result(device: str, look: Look) -> Bits:
 Bits = tuple[object, object]
 
 
+def made_and_dropped(device: str) -> Bits:
+    """Results that waited, whose bytes are dropped, and written, or what they are made from is."""
+    number = numbers(128 * SCALE[device], 2002, device=device, dtype=torch.bfloat16)
+    found: list[Tensor] = []
+    for write in ("at once", "fill", "add", "source", "chain"):
+        source = torch.mul(number, 2)
+        cast = source.float()
+        if write == "at once":
+            cast.fill_(5)
+        sums = (cast + 1).sum()  # it is made
+        other = number * 2  # others come, and it goes
+        if write in ("fill", "at once"):
+            cast.fill_(7)
+        elif write == "add":
+            cast.add_(1)
+        else:
+            more = cast * 3
+            source.zero_()
+            if write == "chain":
+                cast.zero_()
+            found.append(more.cpu())
+        found += [cast.cpu().clone(), source.cpu(), sums.cpu(), other.cpu()]
+    return None, bits(found)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("stress", [False, "drop"])
+def test_what_waited_is_dropped_and_written(stress: bool | str, device: str) -> None:
+    plain = made_and_dropped(device)
+    with chained(device, stress=stress, recompute=True):
+        before = torch_lms.memory_stats()["deferred.in_rows"]
+        assert made_and_dropped(device) == plain
+        assert torch_lms.memory_stats()["deferred.in_rows"] > before
+
+
+def test_what_nobody_waits_for_holds_nothing() -> None:
+    with chained("cpu"):
+        before = torch_lms.memory_stats("cpu")
+        logits = torch.mul(numbers(128, 2002, device="cpu", dtype=torch.bfloat16), 2)
+        cast = logits.float()
+        stats = torch_lms.memory_stats("cpu")
+        assert stats["deferred.in_rows"] > before["deferred.in_rows"]
+        assert stats["blocks.current"] > before["blocks.current"]
+        del logits, cast
+        assert torch_lms.memory_stats("cpu")["blocks.current"] == before["blocks.current"]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("look", LOOKS)
 def test_who_looks(look: str, device: str) -> None:

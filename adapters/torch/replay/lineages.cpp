@@ -51,6 +51,13 @@ std::shared_ptr<Origin> Lineages::origin_of(StorageBlock& block, c10::StorageImp
   return block.origin;
 }
 
+void Lineages::hand_over(StorageBlock& block, c10::StorageImpl& storage) {
+  const Guard guard(mutex_);
+  if (!block.origin) return;
+  block.origin->storage =
+      c10::weak_intrusive_ptr(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
+}
+
 std::shared_ptr<Origin> Lineages::find_origin(c10::StorageImpl& storage) {
   EngineLock lock = manager_.engine().lock();
   const auto* block = static_cast<StorageBlock*>(manager_.find(lock, storage));

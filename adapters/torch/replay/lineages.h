@@ -81,6 +81,8 @@ class Lineages {
   void expose(c10::StorageImpl& storage);
   /// Somebody is about to give this storage's memory back, though the storage lives on.
   void before_free(c10::StorageImpl& storage);
+  /// The block stands for this storage from now on, which has got its bytes.
+  void hand_over(StorageBlock& block, c10::StorageImpl& storage);
   /// Somebody may read this storage unheard, at its present address, until it is next written: it
   /// is not dropped meanwhile. If it has been, it is computed again, and held by `pins`.
   void never_drop(c10::StorageImpl& storage, Pins& pins);

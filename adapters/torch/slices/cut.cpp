@@ -81,6 +81,10 @@ constexpr std::array kRowRules = std::to_array<RowRule>({
     {"aten::avg_pool3d", cut_planes},
     {"aten::avg_pool3d_backward", cut_planes},
     {"aten::embedding", cut_embedding},
+    {"aten::index_select", cut_index_select},
+    {"aten::gather", cut_gather},
+    {"aten::index_add_", cut_index_add},
+    {"aten::scatter_add_", cut_scatter_add},
     {"aten::nll_loss_backward", cut_nll_backward},
     {"aten::cat", cut_cat},
 });
@@ -183,6 +187,10 @@ CutRule cut_rule(std::string_view name) {
   const auto found = std::ranges::find(kRowRules, name, &RowRule::name);
   if (found != kRowRules.end()) return found->rule;
   return std::ranges::binary_search(kPointwiseNames, name) ? cut_pointwise : nullptr;
+}
+
+bool looks_up(CutRule rule) {
+  return rule == cut_embedding || rule == cut_index_select || rule == cut_gather;
 }
 
 }  // namespace lms::torch

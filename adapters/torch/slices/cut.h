@@ -79,6 +79,8 @@ using CutRule = std::vector<Cut> (*)(const CallToCut& call);
 
 /// The rule of an operator, or null.
 CutRule cut_rule(std::string_view name);
+/// What calls with this rule make can be larger than all that they read.
+bool looks_up(CutRule rule);
 
 // For rules ---------------------------------------------------------------------------------------
 
@@ -95,6 +97,10 @@ std::vector<Cut> cut_softmax_backward(const CallToCut& call);
 std::vector<Cut> cut_layer_norm(const CallToCut& call);
 std::vector<Cut> cut_planes(const CallToCut& call);
 std::vector<Cut> cut_embedding(const CallToCut& call);
+std::vector<Cut> cut_index_select(const CallToCut& call);
+std::vector<Cut> cut_gather(const CallToCut& call);
+std::vector<Cut> cut_index_add(const CallToCut& call);
+std::vector<Cut> cut_scatter_add(const CallToCut& call);
 std::vector<Cut> cut_nll_backward(const CallToCut& call);
 std::vector<Cut> cut_cat(const CallToCut& call);
 

@@ -72,8 +72,7 @@ bool SlicedCall::may_be(DeviceManager* manager, const OpInfo& info,
   if (mode == SliceMode::kInPlace) return true;
   if (which == Of::kAny) return info.cut != nullptr || is_all(mode);
   if (info.cut == nullptr && !is_all(mode)) return false;
-  // What is looked up can be larger than where it is looked up.
-  if (info.cut != nullptr && (mode == SliceMode::kAlways || info.cut == cut_embedding)) return true;
+  if (info.cut != nullptr && (mode == SliceMode::kAlways || looks_up(info.cut))) return true;
   Bytes bytes = 0;
   for (const StorageUse& use : storages) bytes += static_cast<Bytes>(use.storage->nbytes());
   return bytes >= manager->limit() / kLargeCall;

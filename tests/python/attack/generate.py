@@ -336,6 +336,8 @@ class _Making:
             settings.limit = int(max(self.with_graphs * dice.uniform(0.4, 0.95), 8 * self.unit))
         if self.tight:
             settings.slices = dice.choice(["auto", "auto", "in_place", "always", "chains"])
+        if settings.slices == "chains":
+            settings.deferred_updates = True
         settings.verify = dice.random() < 0.9
         mode = dice.choice(["planned"] * 4 + ["reactive"]) if planned else ""
         mode = mode or dice.choice(["evict", "drop", "drop", "reactive", "reactive", "recompute"])

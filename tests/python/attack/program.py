@@ -52,6 +52,7 @@ class Settings:
     recompute: bool = False
     verify: bool = True
     slices: str = "auto"
+    deferred_updates: bool | str = "auto"
 
     def arguments(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

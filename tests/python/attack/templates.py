@@ -109,6 +109,23 @@ SLICED: list[tuple[float, str]] = [
     (3, "{o} = F.layer_norm({f}, {1}.shape[{1:|-1:}])"),
     (2, "{o} = F.{max_pool2d|avg_pool2d}({q}, 2)"),
     (2, "{o} = F.embedding({i}.clamp(0, 7).flatten(), {M})"),
+    # Each place once: a GPU adds in any order.
+    (2, "{o} = {M}.index_select(0, torch.arange(200, device={1}.device) * 7 % 8)"),
+    (
+        2,
+        "{o} = {m}.gather({0|1}, "
+        "(torch.arange({1}.numel(), device={1}.device) % min({1}.shape)).view_as({1}))",
+    ),
+    (
+        2,
+        "{o} = {m}.clone().index_add_(0, "
+        "torch.arange(len({1}), device={1}.device).flip(0), {same}, alpha={1|2})",
+    ),
+    (
+        2,
+        "{o} = {m}.clone().scatter_add_(0, torch.arange("
+        "len({1}), device={1}.device).flip(0).unsqueeze(1).expand_as({1}), {same})",
+    ),
     (2, "{o} = torch.cat([{t}, {same}], {d})"),
     (2, "{o} = torch.cat([{f}, {same}, {1}], {0|-1})"),
     (3, "{o} = {t}.to({" + DTYPES + "}, copy=True)"),
