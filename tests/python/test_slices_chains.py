@@ -247,6 +247,21 @@ def test_what_nobody_waits_for_holds_nothing() -> None:
         assert stats["blocks.current"] > before["blocks.current"]
         del logits, cast
         assert torch_lms.memory_stats("cpu")["blocks.current"] == before["blocks.current"]
+        # Nor what Python has had in hand, but as long as it has.
+        logits = torch.mul(numbers(128, 2002, device="cpu", dtype=torch.bfloat16), 2)
+        expected = logits.float().view(torch.int32).sum().item()
+        cast = logits.float()
+        storage = cast.untyped_storage()
+        assert cast.untyped_storage().nbytes() == 4 * cast.numel()
+        del logits, cast
+        assert torch_lms.memory_stats("cpu")["blocks.current"] > before["blocks.current"]
+        again = torch.empty(0, dtype=torch.int32).set_(storage)
+        assert again.sum().item() == expected
+        del again, storage
+        cast = torch.mul(numbers(128, 2002, device="cpu", dtype=torch.bfloat16), 2).float()
+        assert cast.untyped_storage().nbytes() == 4 * cast.numel()
+        del cast
+        assert torch_lms.memory_stats("cpu")["blocks.current"] == before["blocks.current"]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -287,15 +287,39 @@ Deferred::PartPtrs Deferred::next_brief(const ThreadState& thread) const {
   return row;
 }
 
+Deferred::Holds Deferred::holds_of_parts() const {
+  Holds held;
+  for (const auto& [number, part] : all_) {
+    for (const StorageUse& use : part->uses) ++held[use.storage];
+  }
+  return held;
+}
+
+// An object that Python has made of a storage holds it, and is held by it: it stays when nobody in
+// Python has it any more. To ask for that takes Python's lock, which is not taken under ours.
+std::vector<c10::intrusive_ptr<c10::StorageImpl>> Deferred::held_by_nobody_in_python() {
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> found;
+  {
+    const std::lock_guard guard(mutex_);
+    const Holds held = holds_of_parts();
+    for (const auto& [storage, count] : held) {
+      if (storage->pyobj_slot()->load_pyobj() == nullptr) continue;
+      if (c10::raw::intrusive_ptr::use_count(storage) != count + 1) continue;
+      found.push_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+    }
+  }
+  std::erase_if(found, [](const auto& one) { return !one->pyobj_slot()->has_unique_reference(); });
+  return found;
+}
+
 void Deferred::discard_dead() {
+  const auto wrapped = held_by_nobody_in_python();
   std::vector<PartPtr> dead;  // destroyed without the lock
   const std::lock_guard guard(mutex_);
   // How often parts hold each storage; 0 where one that is wanted reads or writes it.
   may_be_dead_ = false;
-  std::unordered_map<c10::StorageImpl*, std::size_t> held;
-  for (const auto& [number, part] : all_) {
-    for (const StorageUse& use : part->uses) ++held[use.storage];
-  }
+  Holds held = holds_of_parts();
+  for (const auto& storage : wrapped) held[storage.get()] += 2;  // Python's object, and here
   for (auto at = all_.end(); at != all_.begin();) {
     const PartPtr part = (--at)->second;
     const bool wanted =

@@ -165,6 +165,11 @@ class Deferred {
   void wait(std::unique_lock<std::mutex>& lock);
   /// Parts that write only what nobody has any more.
   void discard_dead();
+  /// How many references of parts storages have. Under the lock.
+  using Holds = std::unordered_map<c10::StorageImpl*, std::size_t>;
+  [[nodiscard]] Holds holds_of_parts() const;
+  /// Storages of parts that have nobody else but an object of Python's which nobody there holds.
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> held_by_nobody_in_python();
   void note_late(const Part& part);
   void forget_late();
   void order_after_late(std::span<const StorageUse> uses);
