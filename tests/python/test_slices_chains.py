@@ -187,6 +187,9 @@ LOOKS: dict[str, Look] = {
     "set": lambda t: torch.empty(0, dtype=t.dtype, device=t.device).set_(t).cpu().clone(),
     "complex view": lambda t: torch.view_as_complex(t[:, :2000].reshape(-1, 2)).imag.cpu(),
     "other type": lambda t: t.view(torch.int32).bitwise_and(255).cpu(),
+    "other type, in parts": lambda t: t.view(torch.int32).clone().cpu(),
+    "shorter type, in parts": lambda t: t.view(torch.int16).clone().cpu(),
+    "longer type, in parts": lambda t: t.view(torch.int64).clone().cpu(),
 }
 
 
@@ -234,6 +237,22 @@ def test_what_waited_is_dropped_and_written(stress: bool | str, device: str) -> 
     with chained(device, stress=stress, recompute=True):
         before = torch_lms.memory_stats()["deferred.in_rows"]
         assert made_and_dropped(device) == plain
+        assert torch_lms.memory_stats()["deferred.in_rows"] > before
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_of_memory_that_no_allocator_gave(device: str) -> None:
+    file = io.BytesIO()
+    torch.save(numbers(128 * SCALE[device], 2002, device=device, dtype=torch.bfloat16), file)
+
+    def read() -> list[Tensor]:
+        file.seek(0)
+        return [functional.log_softmax(torch.load(file).float(), -1).relu()]
+
+    plain = bits(read())
+    with chained(device):
+        before = torch_lms.memory_stats()["deferred.in_rows"]
+        assert bits(read()) == plain
         assert torch_lms.memory_stats()["deferred.in_rows"] > before
 
 

@@ -20,6 +20,8 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 }
 
 at::Tensor unmade_like(const at::Tensor& tensor, c10::Device device, c10::Allocator* allocator) {
+  // What was read from a file, or is over somebody's memory, has none.
+  if (allocator == nullptr) allocator = c10::GetAllocator(device.type());
   auto made = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), tensor.numel() * tensor.element_size(),
       c10::DataPtr(nullptr, device), allocator, /*resizable=*/true);

@@ -24,7 +24,9 @@ bool RowMaker::add_operands(const std::vector<CutOperand>& operands, std::int64_
   return std::ranges::all_of(operands, [&](const CutOperand& operand) {
     const Unmade* const unmade = rows_.find(storage_of(operand.tensor));
     if (unmade == nullptr) return true;
-    return !operand.writes && add(*unmade, part_bytes);
+    // A view as another type has rows of other elements.
+    return !operand.writes && operand.tensor.dtype() == unmade->result.dtype() &&
+           add(*unmade, part_bytes);
   });
 }
 
