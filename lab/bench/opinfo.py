@@ -7,6 +7,7 @@
     python lab/bench/opinfo.py --device cpu --drop    # what can be computed again is dropped
     python lab/bench/opinfo.py --device cpu --slices  # what can runs in slices
     python lab/bench/opinfo.py --device cpu --slices in_place  # or on what lies in the tier below
+    python lab/bench/opinfo.py --device cpu --slices chains  # or what can waits, to be made in rows
 
 For each operator of ``op_db`` and of the ``_foreach_*`` lists, in float32 and in one more type, a
 few samples run forward, backward, in place and with ``out=``: twice in plain PyTorch and once
@@ -132,6 +133,8 @@ COUNTED = {
     "remakes": "remakes",
     "slices": "slices.operators",
     "in_place": "slices.in_place",
+    "in_rows": "deferred.in_rows",
+    "by_rows": "slices.by_rows",
 }
 
 
@@ -185,7 +188,10 @@ def run_managed(case: Case, device: str, runs: list[Run], drop: bool, slices: st
 
     done = Managed()
     stress = "drop" if drop else True
-    torch_lms.enable(device=device, min_block=1, stress=stress, slices=slices, verify=True)
+    settings = {"slices": slices, "verify": True}
+    if slices == "chains":  # which wait for who uses them
+        settings["deferred_updates"] = True
+    torch_lms.enable(device=device, min_block=1, stress=stress, **settings)
     before = torch_lms.memory_stats(device)
     try:
         for name, way, sample, expected in runs:
