@@ -76,14 +76,21 @@ def summarise(
         "remakes": sum(record.get("remakes", 0) for record in passed),
         "slices": sum(record.get("slices", 0) for record in passed),
         "in_place": sum(record.get("in_place", 0) for record in passed),
-        "in_rows": sum(record.get("in_rows", 0) for record in passed),
-        "by_rows": sum(record.get("by_rows", 0) for record in passed),
-        "operators_in_rows": len({r["end"].split("|")[0] for r in passed if r.get("in_rows")}),
+        **(_in_chains(passed) if args.slices == "chains" else {}),
         "operators_in_place": len({r["end"].split("|")[0] for r in passed if r.get("in_place")}),
         "operators_sliced": len({r["end"].split("|")[0] for r in passed if r.get("slices")}),
         "operators_dropped": len({r["end"].split("|")[0] for r in passed if r.get("remakes")}),
         "failures": {key: done[key]["reason"] for key in by_status["failed"]},
         "skips": {reason: sorted(names) for reason, names in sorted(reasons.items())},
+    }
+
+
+def _in_chains(passed: list[dict[str, Any]]) -> Report:
+    """Calls that waited, and those that made rows of what did."""
+    return {
+        "in_rows": sum(record["in_rows"] for record in passed),
+        "by_rows": sum(record["by_rows"] for record in passed),
+        "operators_in_rows": len({r["end"].split("|")[0] for r in passed if r["in_rows"]}),
     }
 
 
