@@ -1,6 +1,7 @@
 #include "tiers/host_segments.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -81,7 +82,13 @@ Bytes HostSegments::idle_bytes() const {
 std::vector<HostSegment*> HostSegments::to_empty(Bytes wanted,
                                                  std::span<const HostRange> movable) const {
   std::unordered_map<const HostSegment*, Bytes> moves;
-  for (const HostRange& range : movable) moves[&of(range.data)] += host_slot_bytes(range.size);
+  for (const HostRange& range : movable) {
+    // One that has been returned meanwhile may have taken its segment along.
+    const auto after = segments_.upper_bound(static_cast<char*>(const_cast<void*>(range.data)));
+    if (after != segments_.begin()) {
+      moves[std::prev(after)->second.get()] += host_slot_bytes(range.size);
+    }
+  }
   std::vector<HostSegment*> candidates;
   Bytes free = 0;
   for (HostSegment* const segment : oldest_first_) {

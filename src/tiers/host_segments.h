@@ -56,8 +56,8 @@ class HostSegments {
   [[nodiscard]] Bytes idle_bytes() const;
 
   /// Those which hold `wanted` bytes or more once what they hold has been moved to others, with as
-  /// little to move as possible; `movable`: all that may move. Empty: there are none, or the others
-  /// have no room for it.
+  /// little to move as possible; `movable`: all that may move, of which some may have been
+  /// returned. Empty: there are none, or the others have no room for it.
   [[nodiscard]] std::vector<HostSegment*> to_empty(Bytes wanted,
                                                    std::span<const HostRange> movable) const;
 
