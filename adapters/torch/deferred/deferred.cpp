@@ -301,6 +301,13 @@ std::vector<c10::intrusive_ptr<c10::StorageImpl>> Deferred::held_by_nobody_in_py
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> found;
   {
     const std::lock_guard guard(mutex_);
+    const auto has_object = [](const StorageUse& use) {
+      return use.writes && use.storage->pyobj_slot()->load_pyobj() != nullptr;
+    };
+    const bool any = std::ranges::any_of(all_, [&](const auto& entry) {
+      return std::ranges::any_of(entry.second->uses, has_object);
+    });
+    if (!any) return found;
     const Holds held = holds_of_parts();
     for (const auto& [storage, count] : held) {
       if (storage->pyobj_slot()->load_pyobj() == nullptr) continue;
