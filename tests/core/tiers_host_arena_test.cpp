@@ -26,6 +26,7 @@
 namespace lms {
 namespace {
 
+using testing::arena_options;
 using testing::copy_to;
 using testing::message_of;
 using testing::pattern;
@@ -95,15 +96,8 @@ class ManualFence : public Fence {
   bool done_ = false;
 };
 
-HostArena::Options options(Bytes limit, Bytes step) {
-  HostArena::Options o;
-  o.limit = limit;
-  o.step = step;
-  return o;
-}
-
 TEST(HostArena, ASlotTakesItsSizeRoundedToFourKiB) {
-  HostArena arena(options(1 * kMiB, 64 * kKiB), nullptr);
+  HostArena arena(arena_options(1 * kMiB, 64 * kKiB), nullptr);
   const auto one = arena.acquire(1);
   const auto none = arena.acquire(0);
   const auto odd = arena.acquire(4 * kKiB + 1);
@@ -118,7 +112,7 @@ TEST(HostArena, ASlotTakesItsSizeRoundedToFourKiB) {
 
 TEST(HostArena, SegmentsAreClippedToTheLimit) {
   const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(options(10 * kMiB + 100, 4 * kMiB), pinning);
+  HostArena arena(arena_options(10 * kMiB + 100, 4 * kMiB), pinning);
   std::vector<HostSlot> slots;
   slots.reserve(10);
   for (int i = 0; i < 10; ++i) slots.push_back(arena.acquire(1 * kMiB));
@@ -131,14 +125,14 @@ TEST(HostArena, SegmentsAreClippedToTheLimit) {
 
 TEST(HostArena, ABlockLargerThanTheStepHasASegmentOfItsOwnSize) {
   const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(options(16 * kMiB, 1 * kMiB), pinning);
+  HostArena arena(arena_options(16 * kMiB, 1 * kMiB), pinning);
   const auto slot = arena.acquire(3 * kMiB + 1);
   EXPECT_EQ(arena.stats().reserved, 3 * kMiB + 4 * kKiB);
   EXPECT_TRUE(pinning->holds(slot.data(), slot.size()));
 }
 
 TEST(HostArena, NeighboursCoalesceAndTheSmallestFitIsTaken) {
-  HostArena arena(options(64 * kKiB, 64 * kKiB), nullptr);
+  HostArena arena(arena_options(64 * kKiB, 64 * kKiB), nullptr);
   auto a = arena.acquire(16 * kKiB);
   auto b = arena.acquire(16 * kKiB);
   auto c = arena.acquire(8 * kKiB);
@@ -155,7 +149,7 @@ TEST(HostArena, NeighboursCoalesceAndTheSmallestFitIsTaken) {
 }
 
 TEST(HostArena, FullSaysWhatAndLosesNothing) {
-  HostArena arena(options(1 * kMiB, 256 * kKiB), nullptr);
+  HostArena arena(arena_options(1 * kMiB, 256 * kKiB), nullptr);
   const auto bytes = pattern(768 * kKiB, 1);
   const auto slot = arena.acquire(768 * kKiB);
   copy_to(slot.data(), bytes);
@@ -171,7 +165,7 @@ TEST(HostArena, FullSaysWhatAndLosesNothing) {
 }
 
 TEST(HostArena, SizesThatNoMachineHasAreRefused) {
-  HostArena arena(options(std::numeric_limits<Bytes>::max(), 4 * kKiB), nullptr);
+  HostArena arena(arena_options(std::numeric_limits<Bytes>::max(), 4 * kKiB), nullptr);
   EXPECT_THROW((void)arena.acquire(std::numeric_limits<Bytes>::max()), TierFull);
   EXPECT_THROW((void)arena.acquire(Bytes{1} << 60), TierFull);
   EXPECT_THROW((void)arena.acquire(-1), BadSetting);
@@ -180,13 +174,13 @@ TEST(HostArena, SizesThatNoMachineHasAreRefused) {
 }
 
 TEST(HostArena, BadOptionsAreRefused) {
-  EXPECT_THROW(HostArena(options(-1, 1), nullptr), BadSetting);
-  EXPECT_THROW(HostArena(options(1, 0), nullptr), BadSetting);
+  EXPECT_THROW(HostArena(arena_options(-1, 1), nullptr), BadSetting);
+  EXPECT_THROW(HostArena(arena_options(1, 0), nullptr), BadSetting);
 }
 
 TEST(HostArena, FreeSegmentsMakeRoomForALargerOne) {
   const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(options(8 * kMiB, 4 * kMiB), pinning);
+  HostArena arena(arena_options(8 * kMiB, 4 * kMiB), pinning);
   {
     const auto a = arena.acquire(3 * kMiB);
     const auto b = arena.acquire(3 * kMiB);
@@ -201,109 +195,8 @@ TEST(HostArena, FreeSegmentsMakeRoomForALargerOne) {
   EXPECT_EQ(pinning->wrong, 0);
 }
 
-TEST(HostArena, TheOldestSegmentsAreFilledFirst) {
-  HostArena arena(options(4 * kMiB, 1 * kMiB), nullptr);
-  std::vector<HostSlot> slots;
-  for (int i = 0; i < 8; ++i) slots.push_back(arena.acquire(512 * kKiB));
-  EXPECT_EQ(arena.stats().segments, 4);
-  const void* const oldest = slots[0].data();
-  slots[6] = {};
-  slots.push_back(arena.acquire(256 * kKiB));
-  slots[0] = {};
-  // A tighter fit in a newer segment does not count.
-  const auto small = arena.acquire(256 * kKiB);
-  EXPECT_EQ(small.data(), oldest);
-  // So all others can go.
-  for (std::size_t i = 1; i < slots.size(); ++i) slots[i] = {};
-  arena.trim();
-  EXPECT_EQ(arena.stats().segments, 1);
-}
-
-TEST(HostArena, SmallSlotsKeepOutOfASegmentForLargeOnes) {
-  HostArena arena(options(16 * kMiB, 1 * kMiB), nullptr);
-  auto large = arena.acquire(6 * kMiB);
-  const void* const place = large.data();
-  large = {};
-  std::vector<HostSlot> small;
-  for (int i = 0; i < 10; ++i) small.push_back(arena.acquire(1 * kMiB));
-  large = arena.acquire(6 * kMiB);
-  EXPECT_EQ(large.data(), place);
-  // One of less than half of its size keeps out as well, but not where nothing else is left.
-  large = {};
-  const auto other = arena.acquire(2 * kMiB);
-  EXPECT_EQ(other.data(), place);
-  EXPECT_EQ(arena.stats().reserved, 16 * kMiB);
-}
-
-// What the gradient of the logits met: half of the memory free, and all of it between small slots.
-TEST(HostArena, GatheringMakesOnePieceOfMany) {
-  HostArena arena(options(8 * kMiB, 1 * kMiB), nullptr);
-  std::vector<HostSlot> slots;
-  for (int i = 0; i < 32; ++i) slots.push_back(arena.acquire(256 * kKiB));
-  for (std::size_t i = 0; i < 32; ++i) {
-    if (i % 4 != 1) slots[i] = {};
-  }
-  EXPECT_EQ(arena.stats().used, 2 * kMiB);
-  EXPECT_THROW((void)arena.acquire(3 * kMiB), TierFull);
-  std::vector<std::vector<char>> contents;
-  for (std::size_t i = 1; i < 32; i += 4) {
-    contents.push_back(pattern(256 * kKiB, static_cast<unsigned>(i)));
-    copy_to(slots[i].data(), contents.back());
-  }
-  const auto movable = [&] {
-    std::vector<HostRange> all;
-    for (const HostSlot& slot : slots) {
-      if (slot) all.push_back({slot.data(), slot.size()});
-    }
-    return all;
-  };
-  {
-    const auto gathering = arena.gather(3 * kMiB, movable());
-    ASSERT_TRUE(gathering);
-    Bytes moved = 0;
-    for (HostSlot& slot : slots) {
-      if (!slot || !gathering.contains(slot.data())) continue;
-      HostSlot fresh = arena.acquire(slot.size());
-      EXPECT_FALSE(gathering.contains(fresh.data()));
-      std::memcpy(fresh.data(), slot.data(), static_cast<std::size_t>(slot.size()));
-      moved += slot.size();
-      slot = std::move(fresh);
-    }
-    EXPECT_EQ(moved, 768 * kKiB);
-  }
-  const auto large = arena.acquire(3 * kMiB);
-  EXPECT_TRUE(large);
-  for (std::size_t i = 1, k = 0; i < 32; i += 4, ++k) {
-    EXPECT_TRUE(same(slots[i].data(), contents[k]));
-  }
-}
-
-TEST(HostArena, NothingIsGatheredWhereItWouldNotHelp) {
-  HostArena arena(options(4 * kMiB, 1 * kMiB), nullptr);
-  std::vector<HostSlot> slots;
-  for (int i = 0; i < 16; ++i) slots.push_back(arena.acquire(256 * kKiB));
-  for (std::size_t i = 0; i < 16; i += 4) slots[i] = {};
-  std::vector<HostRange> movable;
-  for (const HostSlot& slot : slots) {
-    if (slot) movable.push_back({slot.data(), slot.size()});
-  }
-  EXPECT_FALSE(arena.gather(2 * kMiB, movable)) << "the others have no room for what would move";
-  EXPECT_FALSE(arena.gather(1 * kMiB, {})) << "nothing may move";
-  // Only what may move counts: one segment's slots, and not the first's.
-  const std::vector<HostRange> some(movable.begin() + 3, movable.begin() + 6);
-  const auto gathering = arena.gather(1 * kMiB, some);
-  ASSERT_TRUE(gathering);
-  EXPECT_FALSE(gathering.contains(movable[0].data));
-  EXPECT_TRUE(gathering.contains(movable[3].data));
-  // Meanwhile it serves nobody, and is not given back.
-  for (std::size_t i = 5; i < 8; ++i) slots[i] = {};
-  arena.trim();
-  EXPECT_EQ(arena.stats().segments, 4);
-  EXPECT_THROW((void)arena.acquire(1 * kMiB), TierFull);
-}
-
 TEST(HostArena, TrimGivesOnlyFreeSegmentsBack) {
-  HostArena arena(options(8 * kMiB, 1 * kMiB), nullptr);
+  HostArena arena(arena_options(8 * kMiB, 1 * kMiB), nullptr);
   auto a = arena.acquire(1 * kMiB);
   const auto b = arena.acquire(4 * kKiB);
   a.release(nullptr);
@@ -313,7 +206,7 @@ TEST(HostArena, TrimGivesOnlyFreeSegmentsBack) {
 }
 
 TEST(HostArena, MemoryIsNotUsedAgainBeforeItsFence) {
-  HostArena arena(options(64 * kKiB, 32 * kKiB), nullptr);
+  HostArena arena(arena_options(64 * kKiB, 32 * kKiB), nullptr);
   auto slot = arena.acquire(32 * kKiB);
   void* const place = slot.data();
   const auto fence = std::make_shared<ManualFence>();
@@ -333,7 +226,7 @@ TEST(HostArena, MemoryIsNotUsedAgainBeforeItsFence) {
 }
 
 TEST(HostArena, WaitsForFencesWhenNothingElseHelps) {
-  HostArena arena(options(32 * kKiB, 32 * kKiB), nullptr);
+  HostArena arena(arena_options(32 * kKiB, 32 * kKiB), nullptr);
   const auto first = std::make_shared<ManualFence>();
   const auto second = std::make_shared<ManualFence>();
   {
@@ -357,7 +250,7 @@ TEST(HostArena, WaitsForFencesWhenNothingElseHelps) {
 
 TEST(HostArena, AFailedPinLeavesNothingBehind) {
   const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(options(1 * kMiB, 256 * kKiB), pinning);
+  HostArena arena(arena_options(1 * kMiB, 256 * kKiB), pinning);
   const auto kept = arena.acquire(256 * kKiB);
   pinning->fail = true;
   EXPECT_EQ(message_of<Error>([&] { (void)arena.acquire(1); }), "no more pinning");
@@ -373,7 +266,7 @@ TEST(HostArena, SlotsOutliveTheArena) {
   const auto fence = std::make_shared<ManualFence>();
   fence->signal();
   {
-    HostArena arena(options(1 * kMiB, 64 * kKiB), pinning);
+    HostArena arena(arena_options(1 * kMiB, 64 * kKiB), pinning);
     survivor = arena.acquire(64 * kKiB);
     arena.acquire(64 * kKiB).release(fence);
   }
@@ -387,7 +280,7 @@ TEST(HostArena, SlotsOutliveTheArena) {
 TEST(HostArena, TheEndWaitsForTheDevice) {
   const auto pinning = std::make_shared<RecordingPinning>();
   const auto fence = std::make_shared<ManualFence>();
-  auto arena = std::make_optional<HostArena>(options(1 * kMiB, 64 * kKiB), pinning);
+  auto arena = std::make_optional<HostArena>(arena_options(1 * kMiB, 64 * kKiB), pinning);
   arena->acquire(1).release(fence);
   std::atomic<std::size_t> pinned_when_done = 0;
   std::thread device([&] {
@@ -402,7 +295,7 @@ TEST(HostArena, TheEndWaitsForTheDevice) {
 }
 
 TEST(HostArena, ALowerLimitTakesEffectAsSlotsReturn) {
-  HostArena arena(options(4 * kMiB, 1 * kMiB), nullptr);
+  HostArena arena(arena_options(4 * kMiB, 1 * kMiB), nullptr);
   auto a = arena.acquire(1 * kMiB);
   auto b = arena.acquire(1 * kMiB);
   auto c = arena.acquire(1 * kMiB);
@@ -421,7 +314,7 @@ TEST(HostArena, ALowerLimitTakesEffectAsSlotsReturn) {
 TEST(HostArena, WarnsOnceBeforeItIsFull) {
   int calls = 0;
   Bytes seen = 0;
-  auto o = options(1000 * kKiB, 1 * kMiB);
+  auto o = arena_options(1000 * kKiB, 1 * kMiB);
   o.on_high_water = [&](const HostArena::Stats& s) {
     ++calls;
     seen = s.used;
@@ -442,7 +335,7 @@ TEST(HostArena, WarnsOnceBeforeItIsFull) {
 }
 
 TEST(HostArena, PeakIsSinceTheReset) {
-  HostArena arena(options(1 * kMiB, 64 * kKiB), nullptr);
+  HostArena arena(arena_options(1 * kMiB, 64 * kKiB), nullptr);
   { const auto a = arena.acquire(128 * kKiB); }
   EXPECT_EQ(arena.stats().peak_used, 128 * kKiB);
   arena.reset_peak();
@@ -450,7 +343,7 @@ TEST(HostArena, PeakIsSinceTheReset) {
 }
 
 TEST(HostArena, TouchingWithThreadsMakesEveryPageResident) {
-  auto o = options(16 * kMiB, 13 * kMiB);
+  auto o = arena_options(16 * kMiB, 13 * kMiB);
   o.touch_threads = 3;
   o.numa_node = 0;
   HostArena arena(o, nullptr);
@@ -462,7 +355,7 @@ TEST(HostArena, TouchingWithThreadsMakesEveryPageResident) {
 
 TEST(HostArena, ThreadsShareItWithoutOverlapAndWithinTheLimit) {
   const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(options(2 * kMiB, 256 * kKiB), pinning);
+  HostArena arena(arena_options(2 * kMiB, 256 * kKiB), pinning);
   std::atomic<int> wrong = 0;
   std::atomic<int> full = 0;
   std::atomic<bool> running = true;
@@ -510,7 +403,7 @@ RC_GTEST_PROP(HostArenaProperty, SlotsKeepTheirBytesAndTheLimitHolds, ()) {
   const Bytes cap = limit / 4096 * 4096;
   const Bytes step = *rc::gen::inRange<Bytes>(1, 100) * kKiB;
   const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(options(limit, step), pinning);
+  HostArena arena(arena_options(limit, step), pinning);
   struct Live {
     HostSlot slot;
     std::vector<char> bytes;

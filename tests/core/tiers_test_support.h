@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "tiers/file_store.h"
+#include "tiers/host_arena.h"
 #include "tiers/paged_region.h"
 
 namespace lms::testing {
@@ -36,6 +37,13 @@ inline FileStore::Options disk_options(Bytes limit) {
     }
   }
   options.allow_memory_file_system = true;
+  return options;
+}
+
+inline HostArena::Options arena_options(Bytes limit, Bytes step) {
+  HostArena::Options options;
+  options.limit = limit;
+  options.step = step;
   return options;
 }
 
