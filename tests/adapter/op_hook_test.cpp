@@ -5,9 +5,18 @@
 #include <ATen/ops/_reshape_alias.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/alias.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/rand_like.h>
+#include <ATen/ops/randn_like.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -186,6 +195,35 @@ TEST(OpHook, ViewsBringNothingBack) {
   EXPECT_EQ(managed.count("page_ins"), before);
   EXPECT_EQ(bytes_of(rows[2].t().reshape({-1})), expected);
   EXPECT_GT(managed.count("page_ins"), before);
+}
+
+TEST(OpHook, TensorsLikeOthersBringNothingBack) {
+  ManagedCpu managed(kMiB);
+  const at::Tensor x = numbers(64 * 64, 0.3);
+  ASSERT_GE(managed.reclaim(), static_cast<Bytes>(x.nbytes()));
+  const std::int64_t before = managed.count("page_ins");
+  const std::map<std::string, at::Tensor> made = {
+      {"empty_like", at::empty_like(x)},
+      {"full_like", at::full_like(x, 3)},
+      {"new_empty", x.new_empty({64, 64})},
+      {"new_empty_strided", x.new_empty_strided({64, 64}, {1, 64})},
+      {"new_full", x.new_full({64, 64}, 3)},
+      {"new_ones", x.new_ones({64, 64})},
+      {"new_zeros", x.new_zeros({64, 64})},
+      {"ones_like", at::ones_like(x)},
+      {"rand_like", at::rand_like(x)},
+      {"randn_like", at::randn_like(x)},
+      {"zeros_like", at::zeros_like(x)},
+  };
+  EXPECT_EQ(managed.count("page_ins"), before);
+  for (const auto& [name, tensor] : made) {
+    EXPECT_EQ(tensor.numel(), x.numel()) << name;
+    EXPECT_EQ(tensor.scalar_type(), x.scalar_type()) << name;
+  }
+  // They leave like any other tensor, but for the three that nobody has filled.
+  EXPECT_EQ(managed.reclaim(), static_cast<Bytes>((made.size() - 3) * x.nbytes()));
+  EXPECT_TRUE(at::equal(made.at("zeros_like"), at::zeros({64 * 64})));
+  EXPECT_TRUE(at::equal(made.at("new_full"), at::full({64, 64}, 3.F)));
 }
 
 at::Tensor twice(const at::Tensor& x) {

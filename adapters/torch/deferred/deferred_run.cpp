@@ -347,6 +347,7 @@ bool uses_large(const DeviceManager& manager, const StorageUses& uses) {
 
 StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
   StorageUses uses;
+  if (info.reads_geometry) return uses;
   const std::size_t first = stack.size() - info.argument_count;
   for (const auto& argument : info.arguments) {
     collect_storages(stack[first + argument.index], argument.writes, /*inside=*/true, uses);

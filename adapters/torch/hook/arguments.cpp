@@ -35,6 +35,7 @@ bool is_kept(const ThreadState& state, const OpInfo& info) {
 
 void collect_arguments(const OpInfo& info, const c10::Stack& stack, bool keep,
                        c10::SmallVectorImpl<StorageUse>& storages) {
+  if (info.reads_geometry) return;
   const std::size_t first = stack.size() - info.argument_count;
   for (const auto& argument : info.arguments) {
     collect_storages(stack[first + argument.index], argument.writes || keep, keep, storages);

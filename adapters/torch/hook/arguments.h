@@ -9,8 +9,8 @@
 
 namespace lms::torch {
 
-/// Appends the storages of an operator's arguments, with which its stack ends. `keep`: whoever has
-/// them may write them later.
+/// Appends the storages of an operator's arguments, with which its stack ends: of those whose bytes
+/// it looks at. `keep`: whoever has them may write them later.
 void collect_arguments(const OpInfo& info, const c10::Stack& stack, bool keep,
                        c10::SmallVectorImpl<StorageUse>& storages);
 

@@ -14,6 +14,7 @@
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/hook/asked.h"
+#include "adapters/torch/hook/frame.h"
 #include "adapters/torch/hook/list_splitter.h"
 #include "adapters/torch/hook/pilot_scope.h"
 #include "adapters/torch/hook/retry.h"
@@ -27,59 +28,6 @@
 
 namespace lms::torch {
 namespace {
-
-/// Counts the hooked operators on a thread's stack.
-class Depth {
- public:
-  Depth(ThreadState& state, const OpInfo& info) : state_(state), keeps_(info.goes_on ? 1 : 0) {
-    ++state_.depth;
-    state_.keeps += keeps_;
-  }
-  ~Depth() {
-    --state_.depth;
-    state_.keeps -= keeps_;
-  }
-  Depth(const Depth&) = delete;
-  Depth& operator=(const Depth&) = delete;
-
- private:
-  ThreadState& state_;
-  const int keeps_;
-};
-
-/// Lets the pins of a thread go when its outermost operator ends, however it ends. Pins of nested
-/// operators are inherited by the outermost one: a kernel's half-built output must not be evicted
-/// between its own parts.
-class Outermost {
- public:
-  Outermost(ThreadState& state, const OpInfo& info) : state_(state) {
-    state_.outermost = &info;
-    state_.allocations = 0;
-    state_.holder.ends = info.ends_alone;
-    state_.holder.wants_alone = info.locks && !info.may_rerun;
-  }
-  ~Outermost() {
-    state_.outermost = nullptr;
-    state_.arguments.clear();
-    state_.operator_pins.release();  // nothing is left after end(), unless the operator threw
-    leave_engine(state_, /*to_try_again=*/false);
-  }
-  Outermost(const Outermost&) = delete;
-  Outermost& operator=(const Outermost&) = delete;
-
-  void end(std::span<const StorageUse> made) {
-    auto& scopes = state_.access_scopes;
-    if (!scopes.empty() && scopes.back().holds) {
-      state_.operator_pins.add(state_, made);
-      made = {};
-      state_.operator_pins.hand_to(scopes.back().pins);
-    }
-    state_.operator_pins.release_after_operator(state_, made);
-  }
-
- private:
-  ThreadState& state_;
-};
 
 /// The manager of the first argument that is on a managed device.
 DeviceManager* manager_of(const OpInfo& info, const c10::Stack& stack) {
@@ -116,42 +64,6 @@ bool may_try(DeviceManager* manager, const OpInfo& info) {
   if (!has_rule(manager, info) || !(pressed() || manager->drops_everything())) return false;
   const FusedRule* const rule = manager->fused_rule(info);
   return rule != nullptr && rule->tries_out(info.fused.role);
-}
-
-/// What the operator made, of the storages in `state.made`, may leave from now on, though nobody
-/// has read it yet. Not views of its arguments: it has made nothing there, unless it has given an
-/// `out=` other memory.
-std::span<const StorageUse> sort_out_made(ThreadState& state, const OpInfo& info) {
-  const auto is_argument = [&](const StorageUse& made) {
-    const auto& all = state.arguments;
-    return std::ranges::find(all, made.storage, &StorageUse::storage) != all.end();
-  };
-  const auto others = std::remove_if(state.made.begin(), state.made.end(), is_argument);
-  state.made.erase(others, state.made.end());
-  if (!info.has_outputs) return state.made;
-  for (const StorageUse& use : state.arguments) {
-    if (use.writes) state.made.push_back({use.storage, /*writes=*/false});
-  }
-  return state.made;
-}
-
-std::span<const StorageUse> collect_made(ThreadState& state, const OpInfo& info,
-                                         const c10::Stack& stack, std::size_t base) {
-  state.made.clear();
-  for (std::size_t i = base; i < stack.size(); ++i) {
-    collect_storages(stack[i], /*writes=*/true, /*inside=*/false, state.made);
-  }
-  return sort_out_made(state, info);
-}
-
-void track(ThreadState& state, std::span<const StorageUse> made) {
-  if (state.keeps > 0) {
-    Pins pins;
-    pins.add(state, made);
-    pins.keep();
-  } else {
-    state.operator_pins.add(state, made);
-  }
 }
 
 /// Calls a kernel. What its backward pass may use unseen, it keeps.
@@ -216,7 +128,7 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
   std::span<const StorageUse> made;
   if (info.completes_results) made = collect_made(state, info, stack, base);
   if (!made.empty() && (draft || state.keeps > 0)) {
-    track(state, made);
+    track_made(state, made);
     made = {};
   }
   if (draft) pilot.lineages()->commit(std::move(*draft), stack, base, pilot.most_depth());
@@ -328,6 +240,7 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
   StorageUses arguments;
   call.collect_arguments(arguments);
   DeviceManager* const manager = manager_of(arguments);
+  if (info.reads_geometry) arguments.clear();
   c10::Stack boxed;
   const bool tries = may_try(manager, info);
   if (tries || (has_rule(manager, info) && manager->pilot().wants_costs())) call.box(boxed);
@@ -437,7 +350,7 @@ bool looks_inside(c10::DispatchKeySet keys) {
 [[gnu::noinline]] void run_nested(ThreadState& state, UnboxedCall& call) {
   const Depth depth(state, call.info());
   StorageUses storages;
-  call.collect_arguments(storages);
+  if (!call.info().reads_geometry) call.collect_arguments(storages);
   pin_nested(state, storages);
   call.run();
 }
@@ -484,7 +397,7 @@ void run_operator(UnboxedCall& call) {
     return;
   }
   const auto run_first = [&](const UnboxedCall& one) {
-    if (deferred == Concern::kNothing) return;
+    if (deferred == Concern::kNothing || info.reads_geometry) return;
     StorageUses uses;
     one.collect_arguments(uses);
     run_needed(info, uses);

@@ -123,6 +123,20 @@ bool only_views(std::string_view name) {
   return std::ranges::find(kViews, name) != kViews.end();
 }
 
+/// Tensors like their argument, made and filled by other operators, which are hooked.
+bool only_calls_makers(std::string_view name) {
+  static constexpr std::array kMakers = {"aten::full_like",  "aten::new_full",  "aten::new_ones",
+                                         "aten::new_zeros",  "aten::ones_like", "aten::rand_like",
+                                         "aten::randn_like", "aten::zeros_like"};
+  return std::ranges::find(kMakers, name) != kMakers.end();
+}
+
+bool reads_geometry(std::string_view name) {
+  static constexpr std::array kSuch = {"aten::empty_like", "aten::new_empty",
+                                       "aten::new_empty_strided"};
+  return std::ranges::find(kSuch, name) != kSuch.end();
+}
+
 /// FNV-1a: the same in every process, so that recorded steps can be met again.
 std::uint64_t hash(std::string_view text) {
   std::uint64_t value = 0xcbf29ce484222325U;
@@ -139,7 +153,10 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.argument_count = static_cast<std::uint32_t>(schema.arguments().size());
   info.kind = kind_of(info.name, key);
   info.key = hash(info.name);
-  if (info.kind == OpKind::kPlain && only_views(info.name)) return info;
+  if (info.kind == OpKind::kPlain && (only_views(info.name) || only_calls_makers(info.name))) {
+    return info;
+  }
+  info.reads_geometry = info.kind == OpKind::kPlain && reads_geometry(info.name);
 
   // Outside ATen a schema is a promise that nobody checks.
   const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});

@@ -70,6 +70,8 @@ struct OpInfo {
   bool completes_results = false;
   /// Not PyTorch's own, it may work through addresses in its backward pass, too, unheard of.
   bool may_go_unseen = false;
+  /// Of its arguments it asks sizes, strides and types alone: their bytes need not be here.
+  bool reads_geometry = false;
   bool has_outputs = false;  ///< tensors of `out=`, which it may give other memory
   std::uint64_t key = 0;     ///< of the operator, the same in every process
   /// Its kernel is one of several, which take more or less memory beside the results (cuDNN's).
@@ -86,7 +88,7 @@ using RunOperator = void (*)(const OpInfo&, const c10::SafeKernelFunction&,
                              const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack&);
 
 /// The facts about `op` when it runs at backend key `key`; no arguments: nothing to hook for, as it
-/// takes no tensors or looks at none of their bytes.
+/// takes no tensors, or looks at none of their bytes and makes none but through other operators.
 OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key);
 
 }  // namespace lms::torch
