@@ -123,17 +123,12 @@ bool only_views(std::string_view name) {
   return std::ranges::find(kViews, name) != kViews.end();
 }
 
-/// Tensors like their argument, made and filled by other operators, which are hooked.
-bool only_calls_makers(std::string_view name) {
-  static constexpr std::array kMakers = {"aten::full_like",  "aten::new_full",  "aten::new_ones",
-                                         "aten::new_zeros",  "aten::ones_like", "aten::rand_like",
-                                         "aten::randn_like", "aten::zeros_like"};
-  return std::ranges::find(kMakers, name) != kMakers.end();
-}
-
+/// Makers of tensors like their argument, of which they ask no byte.
 bool reads_geometry(std::string_view name) {
-  static constexpr std::array kSuch = {"aten::empty_like", "aten::new_empty",
-                                       "aten::new_empty_strided"};
+  static constexpr std::array kSuch = {
+      "aten::empty_like", "aten::full_like",  "aten::new_empty", "aten::new_empty_strided",
+      "aten::new_full",   "aten::new_ones",   "aten::new_zeros", "aten::ones_like",
+      "aten::rand_like",  "aten::randn_like", "aten::zeros_like"};
   return std::ranges::find(kSuch, name) != kSuch.end();
 }
 
@@ -153,9 +148,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.argument_count = static_cast<std::uint32_t>(schema.arguments().size());
   info.kind = kind_of(info.name, key);
   info.key = hash(info.name);
-  if (info.kind == OpKind::kPlain && (only_views(info.name) || only_calls_makers(info.name))) {
-    return info;
-  }
+  if (info.kind == OpKind::kPlain && only_views(info.name)) return info;
   info.reads_geometry = info.kind == OpKind::kPlain && reads_geometry(info.name);
 
   // Outside ATen a schema is a promise that nobody checks.

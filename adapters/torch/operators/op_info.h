@@ -88,7 +88,7 @@ using RunOperator = void (*)(const OpInfo&, const c10::SafeKernelFunction&,
                              const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack&);
 
 /// The facts about `op` when it runs at backend key `key`; no arguments: nothing to hook for, as it
-/// takes no tensors, or looks at none of their bytes and makes none but through other operators.
+/// takes no tensors or looks at none of their bytes.
 OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key);
 
 }  // namespace lms::torch
