@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from types import FunctionType, ModuleType
@@ -35,6 +36,9 @@ _FUNCTIONS = ("builtin_function_or_method", "cython_function_or_method")
 _METHODS = (*_FUNCTIONS, "instancemethod", "method_descriptor")
 _SPECIAL = ("__init__", "__call__", "__getitem__", "__setitem__", "__add__", "__iadd__")
 _SPECIAL += ("__sub__", "__isub__", "__mul__", "__imul__", "__matmul__", "__imatmul__")
+
+# Whether a library's module takes tensors: its file is read once.
+_known: weakref.WeakKeyDictionary[ModuleType, bool] = weakref.WeakKeyDictionary()
 
 _CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -138,8 +142,11 @@ def _takes_tensors(module: ModuleType) -> bool:
         return False
     if module.__name__.partition(".")[0] in _OWN:
         return False
-    names = _elf.names(file)
-    return any(mark in names for mark in _MARKS)
+    known = _known.get(module)
+    if known is None:
+        names = _elf.names(file)
+        known = _known[module] = any(mark in names for mark in _MARKS)
+    return known
 
 
 def _callables(module: ModuleType) -> Iterator[tuple[Any, str]]:

@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
 # Threads that have nothing to do sleep: whoever spins takes the processor from other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many processes of tests as processors
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The kernels of oneDNN for AMX take many times the scratch memory of the others: limits that suit
 # one machine would not suit the next.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
@@ -49,8 +51,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What is there by now stays, and need not be looked through again: it would take a third of a
     second each time that a test, or what it tests, collects garbage, and many do."""
+    _leave_out_what_is_imported()
+
+
+_modules = 0
+
+
+def _leave_out_what_is_imported() -> None:
+    global _modules
     gc.collect()
     gc.freeze()
+    _modules = len(sys.modules)
 
 
 @pytest.fixture
@@ -79,8 +90,9 @@ def clean_slate(
 ) -> Iterator[None]:
     """No settings and no plans from outside, and everything off again after the test.
 
-    Of the defaults one is another: on the CPU every block that leaves without a copy is compared
-    with the copy that is there, so that an undeclared write of an operator is an error at once.
+    Of the defaults two are others without a GPU: every block that leaves without a copy is
+    compared with the copy that is there, so that an undeclared write of an operator is an error at
+    once; and nobody waits two seconds for a better plan.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     for name in list(os.environ):
@@ -88,6 +100,7 @@ def clean_slate(
             monkeypatch.delenv(name)
     if "gpu" not in request.keywords:
         monkeypatch.setenv("LMS_VERIFY", "1")
+        monkeypatch.setenv("LMS_PLAN_SECONDS", "0.1")
     elif torch.cuda.is_initialized():
         # Workspaces of former tests lie in segments that could not be given back.
         gc.collect()
@@ -96,6 +109,8 @@ def clean_slate(
         torch.cuda.empty_cache()
     yield
     torch_lms.disable()
+    if len(sys.modules) > _modules + 100:  # torch.compile's, for one
+        _leave_out_what_is_imported()
 
 
 @pytest.fixture

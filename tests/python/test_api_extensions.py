@@ -19,8 +19,8 @@ N = 5000
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return extension.build(tmp_path_factory.mktemp("extension"), "lms_test_raw", cuda=False)
+def library() -> Path:
+    return extension.build(cuda=False)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from stress import harness
 from stress.children import run_script
 from stress.probe import same
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.pinned]
 
 UNIT = 64 * 1024  # bytes
 THREADS = 2

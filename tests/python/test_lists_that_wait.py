@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from stress.children import run_tests
 
+pytestmark = pytest.mark.pinned
+
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 

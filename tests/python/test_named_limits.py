@@ -27,7 +27,11 @@ from named_limits import (
 from torch import Tensor
 from torch.nn import functional
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.pinned,
+    pytest.mark.usefixtures("one_thread"),
+]
 PROGRAMS = int(os.environ.get("LMS_NAMED_LIMITS", "40"))
 HOW = {"device": "cpu", "plan": "off", "plan_cache": "off", "min_block": 64, "slices": "parts"}
 

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 import torch_lms
 
+pytestmark = pytest.mark.pinned
+
 WIDTH, WORDS = 64, 256
 
 
@@ -56,7 +58,7 @@ class Training:
         self.dice = random.Random(seed)
 
     def backward(self, without: frozenset[int] = frozenset()) -> Tensor:
-        words = torch.randint(WORDS, (8, 256))
+        words = torch.randint(WORDS, (4, 64))
         loss = functional.cross_entropy(self.model(words, without).view(-1, WORDS), words.view(-1))
         loss.backward()
         return loss.detach()
@@ -97,7 +99,7 @@ def evaluates(steps: int) -> Iterator[Tensor]:
         if step % 12 == 11:
             with torch.no_grad():
                 for _ in range(5):
-                    training.model(torch.randint(WORDS, (8, 256)))
+                    training.model(torch.randint(WORDS, (4, 64)))
         yield loss
 
 
@@ -121,7 +123,7 @@ def line_search(steps: int) -> Iterator[Tensor]:
     optimizer = torch.optim.LBFGS(
         model.parameters(), max_iter=6, line_search_fn="strong_wolfe", history_size=4
     )
-    x, y = torch.randn(2048, 128), torch.randn(2048, 128)
+    x, y = torch.randn(512, 128), torch.randn(512, 128)
 
     def closure() -> Tensor:
         optimizer.zero_grad()

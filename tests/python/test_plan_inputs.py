@@ -13,6 +13,8 @@ from torch.nn import functional
 
 import torch_lms
 
+pytestmark = pytest.mark.pinned
+
 WIDTH = 64
 ROWS = 256
 STEPS = 24

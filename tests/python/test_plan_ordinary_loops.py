@@ -12,6 +12,8 @@ from torch.nn import functional
 
 import torch_lms
 
+pytestmark = pytest.mark.pinned
+
 STEPS, LAST = 60, 20
 Program = Callable[[], Iterator[Tensor]]
 

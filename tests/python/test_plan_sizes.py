@@ -13,6 +13,8 @@ from torch.nn import functional
 
 import torch_lms
 
+pytestmark = pytest.mark.pinned
+
 WIDTH, WORDS, HEADS = 64, 256, 4
 
 

@@ -13,6 +13,8 @@ from torch.nn import functional
 
 import torch_lms
 
+pytestmark = pytest.mark.pinned
+
 STEPS = 14
 Step = Callable[[int], Tensor]
 

@@ -38,7 +38,12 @@ def _torchrun(ranks: int, folder: Path, what: str, seconds: float) -> tuple[int,
 
 @pytest.mark.parametrize(
     ("ranks", "deferred", "which"),
-    [(2, "auto", "all"), (4, "auto", "more"), (2, "all", "updates"), (2, "auto", "planned")],
+    [
+        (2, "auto", "all"),
+        pytest.param(4, "auto", "more", marks=pytest.mark.pinned),
+        pytest.param(2, "all", "updates", marks=pytest.mark.pinned),
+        pytest.param(2, "auto", "planned", marks=pytest.mark.pinned),
+    ],
 )
 def test_bits_of_every_rank_are_those_of_plain_pytorch(
     ranks: int, deferred: str, which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

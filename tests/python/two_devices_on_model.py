@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 import extension
 import torch
@@ -16,19 +14,17 @@ import torch_lms
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        raw = extension.load(extension.build(Path(folder), "lms_test_raw_two", cuda=False))
-        sys.modules["lms_test_raw_two"] = raw
-        twice = torch.ops.lms_test_raw_two.twice
-        x = torch.arange(5000.0)
-        for first, second in (("cpu", "cuda"), ("cuda", "cpu")):
-            torch_lms.enable(limit="256MiB", device=first, plan="off")
-            torch_lms.enable(limit="256MiB", device=second, plan="off")
-            assert torch.equal(twice(x), x)
-            torch_lms.disable(first)
-            assert torch.equal(twice(x), x)
-            torch_lms.disable(second)
-            assert torch.equal(twice(x), x)
+    sys.modules["lms_test_raw"] = extension.load(extension.build(cuda=False))
+    twice = torch.ops.lms_test_raw.twice
+    x = torch.arange(5000.0)
+    for first, second in (("cpu", "cuda"), ("cuda", "cpu")):
+        torch_lms.enable(limit="256MiB", device=first, plan="off")
+        torch_lms.enable(limit="256MiB", device=second, plan="off")
+        assert torch.equal(twice(x), x)
+        torch_lms.disable(first)
+        assert torch.equal(twice(x), x)
+        torch_lms.disable(second)
+        assert torch.equal(twice(x), x)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ source "$(dirname "$0")/common.sh"
 FOLDERS=(CMakeLists.txt cmake src lab/report tests/core tests/sim tests/report tests/CMakeLists.txt)
 # Bounds are computed by one thread, and mostly by HiGHS, which is compiled without sanitizers.
 LEFT_OUT=$BOUNDS
+# So is the quality of forecasts, by the simulation, which takes as long as all other tests of threads.
+WITHOUT_THREADS='^ForesightProperty\.IsNeverMuchSlower'
 
 if [ "${1:-}" = --if-new ] && noted sanitized "${FOLDERS[@]}"; then
   say "sanitizers: these sources have passed before"
@@ -31,7 +33,7 @@ core_with_tsan() {
   # us, run without randomisation.
   local plain=()
   if setarch "$(uname -m)" -R true 2>/dev/null; then plain=(setarch "$(uname -m)" -R); fi
-  TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" \
+  LEFT_OUT="$LEFT_OUT|$WITHOUT_THREADS" TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" \
     core_with build-tsan thread core ${plain[@]+"${plain[@]}"}
 }
 

@@ -1,10 +1,15 @@
-"""Builds the tests' extension, as ``torch.utils.cpp_extension`` does, once per library folder."""
+"""Builds the tests' extension, as ``torch.utils.cpp_extension`` does: once for all processes of
+tests, as that takes a minute."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import importlib.util
+import os
 import subprocess
 import sysconfig
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
@@ -14,11 +19,30 @@ from torch.utils import cpp_extension
 SOURCE = Path(__file__).with_name("raw.cpp")
 
 
-def build(folder: Path, name: str, cuda: bool) -> Path:
-    """Compiles it, and returns the module's file."""
+def build(cuda: bool) -> Path:
+    """The file of the module ``lms_test_raw``, or ``lms_test_raw_cuda``; compiles it if nobody has.
+
+    Whoever else wants it meanwhile waits.
+    """
+    name = "lms_test_raw_cuda" if cuda else "lms_test_raw"
+    command = _command(name, cuda)
+    facts = [*command, torch.__version__, SOURCE.read_text()]
+    key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"lms-test-extension-{os.getuid()}-{key}"
+    folder.mkdir(mode=0o700, exist_ok=True)
     library = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            unfinished = library.with_suffix(".unfinished")
+            subprocess.run([*command, "-o", str(unfinished)], check=True)
+            unfinished.rename(library)
+    return library
+
+
+def _command(name: str, cuda: bool) -> list[str]:
     torch_folder = Path(torch.__file__).parent
-    command = ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(SOURCE), "-o", str(library)]
+    command = ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(SOURCE)]
     command += [f"-DTORCH_EXTENSION_NAME={name}"]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     folders = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
@@ -32,8 +56,7 @@ def build(folder: Path, name: str, cuda: bool) -> Path:
         libraries += ["c10_cuda"]
     command += [f"-I{path}" for path in folders]
     command += [f"-L{torch_folder / 'lib'}", *(f"-l{library}" for library in libraries)]
-    subprocess.run(command, check=True)
-    return library
+    return command
 
 
 def load(library: Path) -> ModuleType:

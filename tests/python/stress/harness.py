@@ -102,9 +102,21 @@ def check_same(expected: Bits, actual: Bits, when: str) -> None:
     assert not wrong, f"{when}: {len(wrong)} of {len(expected)} differ: " + "; ".join(wrong[:8])
 
 
-def run_managed(program: Program, device: str, expected: Bits, **settings: Any) -> dict[str, int]:
-    """Run under LMS and compare, both before and after ``disable()``; the statistics."""
+def run_managed(
+    program: Program,
+    device: str,
+    expected: Bits,
+    *,
+    before: dict[str, int] | None = None,
+    **settings: Any,
+) -> dict[str, int]:
+    """Run under LMS and compare, both before and after ``disable()``; the statistics.
+
+    ``before``: takes those from before the run.
+    """
     with managed(device, **settings) as package:
+        if before is not None:
+            before.update(package.memory_stats(device))
         result: Result = program.run(device)
         check_same(expected, bits_of(result), f"{program.name}, managed")
         settle(device)
