@@ -20,7 +20,8 @@ from stress.programs import PROGRAMS, Program
 
 import torch_lms
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Of other releases: test_deferred_optimizers.py.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.pinned]
 device = deferral.on_device
 
 
