@@ -30,8 +30,8 @@ if [ "$FAILED" -eq 0 ]; then
   export LMS_LIBRARY
   # Some are marked `pinned`: those of the folder lab/bench/ (all but lms bench's), of reports, pages, their commands and
   # notebooks, of what LMS says and draws, of the system's failures, of which steps are planned (but for the loops of
-  # test_plan_loops.py) and of which limits suffice say nothing of a PyTorch. Random programs have been sorted out for
-  # the pinned one: another leaks by itself, or leaves to chance, other things.
+  # test_plan_loops.py) and of which limits suffice say nothing of a PyTorch. Of what waits the optimizers are enough.
+  # Random programs have been sorted out for the pinned one: another leaks by itself, or leaves to chance, other things.
   step "Python tests" python_tests python "not gpu and not pinned"
 fi
 finish "make test-newest"

@@ -9,7 +9,7 @@ source "$(dirname "$0")/common.sh"
 FOLDERS=(CMakeLists.txt cmake src lab/report tests/core tests/sim tests/report tests/CMakeLists.txt)
 # Bounds are computed by one thread, and mostly by HiGHS, which is compiled without sanitizers.
 LEFT_OUT=$BOUNDS
-# So is the quality of forecasts, by the simulation, which takes as long as all other tests of threads.
+# The quality of forecasts, which one thread simulates, is for the other sanitizer: minutes under this one.
 WITHOUT_THREADS='^ForesightProperty\.IsNeverMuchSlower'
 
 if [ "${1:-}" = --if-new ] && noted sanitized "${FOLDERS[@]}"; then
