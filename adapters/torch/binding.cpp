@@ -61,6 +61,9 @@ c10::Dict<std::string, std::int64_t> stats(const std::string& device) {
   return result;
 }
 
+/// Of this thread: an extension's call begins (or ends) of which no tensor is known.
+void unseen_call(bool begins) { thread_state().unseen_calls += begins ? 1 : -1; }
+
 void scope_begin(bool holds) {
   thread_state().access_scopes.push_back({.pins = {}, .holds = holds});
 }
@@ -287,6 +290,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("holders(Tensor t) -> int", &lms::torch::holders);
   m.def("make_readable(Tensor t) -> ()", &lms::torch::make_readable);
   m.def("before_free(Storage s) -> ()", &lms::torch::before_free);
+  m.def("unseen_call(bool begins) -> ()", &lms::torch::unseen_call);
   m.def("scope_begin(bool holds) -> ()", &lms::torch::scope_begin);
   m.def("scope_end(Tensor[] handed) -> ()", &lms::torch::scope_end);
   m.def("state(Tensor t) -> str", &lms::torch::state);

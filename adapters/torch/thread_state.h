@@ -128,6 +128,9 @@ struct ThreadState {
   /// Its operators are those of a collective, beside the step: they come when they come, and what
   /// they allocate is theirs.
   bool beside = false;
+  /// Calls of extensions that it is in and LMS knows nothing of: what their operators make they may
+  /// write through addresses, unseen.
+  int unseen_calls = 0;
   bool in_parts = false;  ///< it runs a part of an operator over lists
 
   /// The last that the outermost operator has allocated in an arena, but for what replays have.

@@ -88,6 +88,24 @@ def _keep_what_is_held(tensors: list[torch.Tensor], results: list[torch.Tensor])
                 torch.ops.lms.keep(tensor)
 
 
+def _tell_unseen(begins: bool) -> None:
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        torch.ops.lms.unseen_call(begins)
+
+
+def _unseen(original: Any, args: Any, kwargs: Any) -> Any:
+    """A call that takes no tensor: it may be short, or a whole training step of C++'s.
+
+    Its operators run as any others, but what they make is not computed again: it may be written
+    unseen.
+    """
+    _tell_unseen(True)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        _tell_unseen(False)
+
+
 def _as_operator(
     patches: Patches,
     has_bytes: Callable[[torch.Tensor], bool],
@@ -100,7 +118,7 @@ def _as_operator(
             return original(*args, **kwargs)
         tensors = list(filter(has_bytes, nested((args, kwargs))))
         if not tensors:
-            return original(*args, **kwargs)
+            return _unseen(original, args, kwargs)
         results: list[Any] = []
 
         def call() -> list[torch.Tensor]:

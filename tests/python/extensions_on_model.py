@@ -55,6 +55,7 @@ def results_are_seen(raw: ModuleType, stress: bool | str) -> None:
             raw.copy(y, raw.duplicate(x + 1))
         torch.cuda.current_stream().wait_stream(side)
         assert is_all(y, 7)
+        assert is_all(raw.counted(N, "cuda") - torch.arange(N, device="cuda"), 1)
 
 
 def steps_are_planned(raw: ModuleType) -> bool:

@@ -101,6 +101,18 @@ def test_objects_that_hold_tensors(raw: ModuleType, stress: bool | str) -> None:
         assert torch.equal(x, torch.full_like(x, 3))
 
 
+def test_what_is_made_from_nothing(raw: ModuleType, stress: bool | str) -> None:
+    """It takes no tensor, and is not to be computed again: it is written unseen."""
+    with managed(stress):
+        made = raw.counted(N)
+        assert is_away(made)
+        later = made * 2  # what Python does next is again
+        assert torch.equal(made, numbers(1) + 1)
+        assert torch.equal(later, numbers(2) + 2)
+        if stress == "drop":
+            assert state(later) == "dropped"
+
+
 def test_an_object_sees_updates_that_wait(raw: ModuleType) -> None:
     with torch_lms.managed(min_block=1, device="cpu", stress=True, deferred_updates="all"):
         x, one = numbers(7) + 0, numbers(0) + 1

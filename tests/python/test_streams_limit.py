@@ -16,3 +16,8 @@ def test_many_streams_stay_below_the_limit(words: list[str]) -> None:
 
 def test_a_fraction_is_a_bound_too() -> None:
     run_on_model("fractions_on_model.py")
+
+
+@pytest.mark.parametrize("words", [[], ["graph"]])
+def test_workspaces_of_an_earlier_run_keep_no_segment(words: list[str]) -> None:
+    run_on_model("workspaces_on_model.py", *words, costless=True)

@@ -12,6 +12,7 @@
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
 #include "adapters/torch/cuda/on_device.h"
+#include "adapters/torch/cuda/unused_memory.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/system_memory.h"
@@ -23,8 +24,7 @@ namespace lms::torch {
 namespace {
 
 SharedFreeNodes& free_blocks() {
-  static auto* blocks =
-      new SharedFreeNodes;  // never destroyed: storages outlive static destructors
+  static auto* blocks = new SharedFreeNodes;  // storages outlive static destructors
   return *blocks;
 }
 
@@ -130,7 +130,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   on_ = true;
   make_room_at_start(lock);
   lock.unlock();
-  if (reserved > limit) native->emptyCache({0, 0});
+  give_back_unused(device_, limit, /*first=*/!was_on);
   try {
     memory_.yield_to_native(0);
   } catch (const TierFull&) {

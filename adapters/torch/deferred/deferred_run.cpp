@@ -360,7 +360,10 @@ StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
 bool put_off(const Entrances& entrances, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split) {
-  if (info.deferral == Deferral::kNever || none_may_run() || thread_state().depth > 0) return false;
+  const ThreadState& state = thread_state();
+  const bool unseen = state.unseen_calls > 0;  // whoever looks next may not be seen
+  if (info.deferral == Deferral::kNever || none_may_run() || state.depth > 0 || unseen)
+    return false;
   const auto managers = managers_of(uses_of(info, stack));
   return managers.size() == 1 &&
          managers.front()->deferred().defer(entrances, info, kernel, op, keys, stack, split);

@@ -13,7 +13,8 @@ PilotScope::PilotScope(const ThreadState& state, DeviceManager* manager, const O
     : manager_(manager), beside_(state.beside) {
   if (manager_ == nullptr || beside_) return;
   (void)plain_environments();  // heard of from every thread
-  const bool repeatable = repeatable_now(info) && manager_->changed_algorithms().repeat(info);
+  const bool repeatable = state.unseen_calls == 0 && repeatable_now(info) &&
+                          manager_->changed_algorithms().repeat(info);
   const FusedRule* const rule = manager_->fused_rule(info);
   std::optional<ReplayCost> cost;
   if (rule == nullptr) {

@@ -12,6 +12,7 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,14 @@ struct Twice : torch::autograd::Function<Twice> {
 /// The gradient of `tensor` is `tensor`.
 at::Tensor twice(const at::Tensor& tensor) { return Twice::apply(tensor).view(-1); }
 
+/// From nothing: written through an address that nobody asks for in sight.
+at::Tensor counted(std::int64_t size, const std::string& device) {
+  const at::Tensor made = at::zeros({size}, at::device(device).dtype(at::kFloat));
+  const at::Tensor also = at::ones({size}, made.options());  // another operator ends in between
+  copy_bytes(made, at::arange(size, made.options()) + also);
+  return made;
+}
+
 void fails(const at::Tensor& /*tensor*/) { throw std::invalid_argument("as it should"); }
 
 class Holder {
@@ -107,6 +116,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("duplicate", &duplicate);
   module.def("copy_all", &copy_all);
   module.def("twice", &twice);
+  module.def("counted", &counted, pybind11::arg("size"), pybind11::arg("device") = "cpu");
   module.def("fails", &fails);
   module.def("answer", [] { return 42; });
   pybind11::class_<Holder>(module, "Holder")

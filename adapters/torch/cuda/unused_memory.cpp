@@ -1,0 +1,43 @@
+#include "adapters/torch/cuda/unused_memory.h"
+
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/MemPool.h>
+
+#include <atomic>
+
+#include "adapters/torch/cuda/bridge_allocator.h"
+#include "adapters/torch/cuda/native_stats.h"
+
+namespace lms::torch {
+namespace {
+
+/// What is worth a call of the driver: this part of the limit.
+constexpr Bytes kWorth = 16;
+
+Bytes unused(c10::Device device) {
+  const auto stats = native_stats(device);
+  return current(stats.reserved_bytes) - current(stats.allocated_bytes);
+}
+
+/// Each graph, and each pool, has taken a number, of one of two rows that count up from 1.
+bool any_graph_or_pool() {
+  static std::atomic<c10::CaptureId_t> asked{0};
+  const c10::CaptureId_t first = ++asked;
+  const c10::CaptureId_t of_users = at::cuda::MemPool::graph_pool_handle(true).second;
+  const c10::CaptureId_t of_graphs = at::cuda::MemPool::graph_pool_handle(false).first;
+  return of_users != first || of_graphs != first;
+}
+
+}  // namespace
+
+void give_back_unused(c10::Device device, Bytes limit, bool first) {
+  auto* const native = BridgeAllocator::instance().native();
+  const Bytes worth = limit / kWorth;
+  if (current(native_stats(device).reserved_bytes) <= limit && unused(device) <= worth) return;
+  native->emptyCache({0, 0});
+  if (!first || unused(device) <= worth || any_graph_or_pool()) return;
+  at::cuda::clearCublasWorkspaces();
+  native->emptyCache({0, 0});
+}
+
+}  // namespace lms::torch
