@@ -271,3 +271,8 @@ def test_a_full_tier_below_is_still_an_error() -> None:
 def test_on_cuda_as_far_as_the_host_sees() -> None:
     """Stock PyTorch for CUDA on a model of it in which kernels do nothing."""
     run_on_model("in_place_on_model.py")
+
+
+def test_temporaries_may_be_what_finds_no_room() -> None:
+    """What fits is then used where it lies below, for the kernel's own memory to fit as well."""
+    run_on_model("temporaries_on_model.py")

@@ -136,10 +136,13 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
 }
 
 /// As it is being handled that the call has found no room: in slices, or in place. Throws what is
-/// being handled where that cannot be.
-void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack,
-                   std::optional<SlicedCall>&& sliced) {
+/// being handled, `error`, where that cannot be.
+void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack, const c10::Error& error,
+                   const DeviceManager* manager, std::optional<SlicedCall>&& sliced) {
   if (!sliced) throw;
+  if (const auto* const shortage = dynamic_cast<const Shortage*>(&error)) {
+    sliced->lacks(std::max<Bytes>(shortage->least_limit - manager->limit(), 0));
+  }
   begin_anew(state);
   pilot.restart();
   if (!sliced->run(stack, /*tried=*/true)) throw;
@@ -171,10 +174,10 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
     // What an operator in place has begun cannot be begun again: it has allocated before.
     if (!is_shortage(error) || (!sliced && !may_slice)) throw;
     if (sliced) {
-      slice_instead(state, pilot, stack, std::move(sliced));
+      slice_instead(state, pilot, stack, error, manager, std::move(sliced));
     } else {
       std::ranges::copy(kept, stack.end() - static_cast<std::ptrdiff_t>(info.argument_count));
-      slice_instead(state, pilot, stack,
+      slice_instead(state, pilot, stack, error, manager,
                     SlicedCall::of(manager, info, kernel, op, keys, stack, kAny));
     }
     return {};
@@ -262,7 +265,7 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
       call.box(boxed);
       constexpr auto kAny = SlicedCall::Of::kAny;
       slice_instead(
-          state, pilot, boxed,
+          state, pilot, boxed, error, manager,
           SlicedCall::of(manager, info, call.kernel(), call.op(), call.keys(), boxed, kAny));
       call.take_results(boxed);
       return std::span<const StorageUse>();

@@ -46,16 +46,20 @@ SliceMode slice_mode(const std::string& text) {
                    "' is none of auto, parts, all, off, always, in_place, chains");
 }
 
-SliceMemory::Whole SliceMemory::of(std::uint64_t call) const {
+SliceMemory::Known SliceMemory::known(std::uint64_t call) const {
   const std::lock_guard guard(mutex_);
   const auto found = calls_.find(call);
-  return found == calls_.end() ? Whole::kUnknown : found->second;
+  return found == calls_.end() ? Known{} : found->second;
 }
 
-void SliceMemory::set(std::uint64_t call, Whole whole) {
+SliceMemory::Whole SliceMemory::of(std::uint64_t call) const { return known(call).whole; }
+
+Bytes SliceMemory::lack_of(std::uint64_t call) const { return known(call).lack; }
+
+void SliceMemory::set(std::uint64_t call, Whole whole, Bytes lack) {
   const std::lock_guard guard(mutex_);
   if (calls_.size() >= kMost) calls_.clear();
-  calls_[call] = whole;
+  calls_[call] = {.whole = whole, .lack = lack};
 }
 
 void SliceMemory::clear() {
@@ -173,19 +177,21 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
   // One that cannot be tried again has all the room that there is.
   bool all = stress || manager_.slice_memory().of(number_) == Whole::kAllBelow ||
              (!info_.may_rerun && info_.cut == nullptr);
+  const Bytes lack = std::max(lack_, manager_.slice_memory().lack_of(number_));
   for (int refusals = 0;;) {
     InPlace call(manager_, {info_, kernel_, op_, keys_}, arguments_);
     std::vector<c10::IValue> results;
-    const auto outcome = call.run(all, results);
+    const auto outcome = call.run(all, lack, results);
     if (outcome == InPlace::Outcome::kDone) {
-      if (!stress) manager_.slice_memory().set(number_, all ? Whole::kAllBelow : Whole::kInPlace);
+      const Whole whole = all ? Whole::kAllBelow : Whole::kInPlace;
+      if (!stress) manager_.slice_memory().set(number_, whole, lack);
       born_.assign(call.born().begin(), call.born().end());
       take(stack, results);
       return true;
     }
     manager_.pilot().restart_operator();
     if (call.contended() && ++refusals < kMostRefusals) continue;
-    if (outcome == InPlace::Outcome::kCannot || all) return false;
+    if (all) return false;
     all = true;
   }
 }

@@ -51,6 +51,8 @@ class SlicedCall {
   /// found no room. The thread holds no pins. Throws what throw_out_of_memory() does where even the
   /// smallest parts do not fit.
   bool run(c10::Stack& stack, bool tried);
+  /// As a whole it has asked for so much more than the limit: its kernel's own memory as well.
+  void lacks(Bytes bytes) { lack_ = bytes; }
   /// Likewise, in parts, reading what has not been made row by row. False, with nothing changed, if
   /// that cannot be, or finds no room.
   bool run_by_rows(c10::Stack& stack, const UnmadeRows& rows);
@@ -97,6 +99,7 @@ class SlicedCall {
   std::size_t base_ = 0;      ///< of the arguments on the stack
   Bytes bytes_ = 0;           ///< of the storages of all arguments
   std::uint64_t number_ = 0;  ///< the same for calls alike
+  Bytes lack_ = 0;            ///< of this call, tried as a whole
   std::vector<Born> born_;
 };
 

@@ -128,7 +128,7 @@ std::vector<InPlace::Operand> InPlace::operands() {
   return found;
 }
 
-std::vector<InPlace::Operand> InPlace::choose(bool all) {
+std::vector<InPlace::Operand> InPlace::choose(bool all, Bytes lack) {
   std::vector<Operand> chosen = operands();
   all_ = all;
   wanted_.clear();
@@ -146,6 +146,7 @@ std::vector<InPlace::Operand> InPlace::choose(bool all) {
   if (!all) {
     Bytes needed = there_;
     for (const Bytes bytes : results_) needed += manager_.room_of(bytes);
+    if (lack > 0) needed = std::max(needed, room_ + lack);
     const Bytes most = room_ - room_ / kLeavesBeside;
     // Results suffer least: each byte goes over the link once, as it would if it left.
     std::vector<Bytes> results = results_;
@@ -170,8 +171,8 @@ std::vector<InPlace::Operand> InPlace::choose(bool all) {
   return chosen;
 }
 
-bool InPlace::prepare(bool all) {
-  std::vector<Operand> chosen = choose(all);
+bool InPlace::prepare(bool all, Bytes lack) {
+  std::vector<Operand> chosen = choose(all, lack);
   if (chosen.empty() && results_.empty() && !below_.like_memory()) return false;
   ThreadState& state = thread_state();
   // What stays comes first: whoever waits for what is lent to another must have lent nothing.
@@ -206,7 +207,7 @@ bool InPlace::prepare(bool all) {
 
 // The kernel, and after it
 
-InPlace::Outcome InPlace::run(bool all, std::vector<c10::IValue>& results) {
+InPlace::Outcome InPlace::run(bool all, Bytes lack, std::vector<c10::IValue>& results) {
   mark_pressed();
   manager_.pilot().wake();
   const c10::OptionalDeviceGuard guard(
@@ -220,7 +221,7 @@ InPlace::Outcome InPlace::run(bool all, std::vector<c10::IValue>& results) {
     return outcome;
   };
   try {
-    if (!prepare(all)) return ended(Outcome::kCannot);
+    if (!prepare(all, lack)) return ended(Outcome::kCannot);
   } catch (const std::exception& error) {
     if (!found_no_room(error)) throw;
     return ended(Outcome::kShort);

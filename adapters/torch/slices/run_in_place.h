@@ -30,9 +30,11 @@ class InPlace {
     kShort,   ///< it found no room, and may be tried again
   };
   /// `all`: whatever can be is below; else what does not fit, results first, then large operands.
+  /// `lack`: how much more than the limit all of it asks for, with the kernel's own memory; 0: the
+  /// kernel's is not known.
   /// The thread holds no pins, nor does it afterwards, unless it is done. Throws whatever the
   /// kernel throws; that of a kernel that finds no room as well, unless it may be run again.
-  Outcome run(bool all, std::vector<c10::IValue>& results);
+  Outcome run(bool all, Bytes lack, std::vector<c10::IValue>& results);
   /// It was not done since other threads had what it wanted: the thread is alone when it tries
   /// again.
   [[nodiscard]] bool contended() const { return contended_; }
@@ -52,8 +54,8 @@ class InPlace {
   };
   [[nodiscard]] std::vector<Operand> operands();
   /// Of the operands, those that are to be below; decides about results, too.
-  [[nodiscard]] std::vector<Operand> choose(bool all);
-  bool prepare(bool all);
+  [[nodiscard]] std::vector<Operand> choose(bool all, Bytes lack);
+  bool prepare(bool all, Bytes lack);
   void call(c10::Stack& stack);
   void take_results(const c10::Stack& stack);
   void let_go() noexcept;

@@ -32,13 +32,21 @@ class SliceMemory {
     kAllBelow,  ///< in place, with none
   };
   [[nodiscard]] Whole of(std::uint64_t call) const;
-  void set(std::uint64_t call, Whole whole);
+  /// How much more room than the limit the call as a whole has asked for; 0: nobody knows.
+  [[nodiscard]] Bytes lack_of(std::uint64_t call) const;
+  void set(std::uint64_t call, Whole whole, Bytes lack = 0);
   void clear();
 
  private:
   static constexpr std::size_t kMost = 4096;
+  struct Known {
+    Whole whole = Whole::kUnknown;
+    Bytes lack = 0;
+  };
+  [[nodiscard]] Known known(std::uint64_t call) const;
+
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, Whole> calls_;
+  std::map<std::uint64_t, Known> calls_;
 };
 
 }  // namespace lms::torch

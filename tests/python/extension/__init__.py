@@ -1,4 +1,4 @@
-"""Builds the tests' extension, as ``torch.utils.cpp_extension`` does: once for all processes of
+"""Builds the tests' extensions, as ``torch.utils.cpp_extension`` does: once for all processes of
 tests, as that takes a minute."""
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from types import ModuleType
 import torch
 from torch.utils import cpp_extension
 
-SOURCE = Path(__file__).with_name("raw.cpp")
+FOLDER = Path(__file__).parent
 
 
-def build(cuda: bool) -> Path:
+def build(cuda: bool, what: str = "raw") -> Path:
     """The file of the module ``lms_test_raw``, or ``lms_test_raw_cuda``; compiles it if nobody has.
 
-    Whoever else wants it meanwhile waits.
+    Whoever else wants it meanwhile waits. ``what``: the name of its source.
     """
-    name = "lms_test_raw_cuda" if cuda else "lms_test_raw"
-    command = _command(name, cuda)
-    facts = [*command, torch.__version__, SOURCE.read_text()]
+    name = f"lms_test_{what}{'_cuda' if cuda else ''}"
+    source = FOLDER / f"{what}.cpp"
+    command = _command(name, source, cuda)
+    facts = [*command, torch.__version__, source.read_text()]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"lms-test-extension-{os.getuid()}-{key}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -40,9 +41,9 @@ def build(cuda: bool) -> Path:
     return library
 
 
-def _command(name: str, cuda: bool) -> list[str]:
+def _command(name: str, source: Path, cuda: bool) -> list[str]:
     torch_folder = Path(torch.__file__).parent
-    command = ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(SOURCE)]
+    command = ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(source)]
     command += [f"-DTORCH_EXTENSION_NAME={name}"]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     folders = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
