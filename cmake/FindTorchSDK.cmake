@@ -8,7 +8,7 @@
 #         without CUDA), TorchSDK_SITE (folders that may hold the nvidia/ packages), and targets
 #         LMS::torch_headers  include folders and the C++ ABI flag
 #         LMS::torch_cpu      libtorch_cpu and libc10
-#         LMS::torch_cuda     libtorch_cuda and libc10_cuda (only when this PyTorch has CUDA)
+#         LMS::torch_cuda     libc10_cuda (only when this PyTorch has CUDA)
 #         LMS::libtorch       all of PyTorch, for programs: registers its CUDA kernels too
 include(FindPackageHandleStandardArgs)
 
@@ -112,7 +112,6 @@ if(TorchSDK_FOUND AND NOT TARGET LMS::torch_cpu)
   if(TorchSDK_CUDA_VERSION)
     add_library(LMS::torch_cuda INTERFACE IMPORTED)
     target_link_libraries(
-      LMS::torch_cuda INTERFACE LMS::torch_headers "${TorchSDK_torch_cuda_LIBRARY}"
-                                "${TorchSDK_c10_cuda_LIBRARY}")
+      LMS::torch_cuda INTERFACE LMS::torch_headers "${TorchSDK_c10_cuda_LIBRARY}")
   endif()
 endif()

@@ -30,6 +30,19 @@ bool begins_chain(const OpInfo& info, const at::Tensor& self) {
          (info.name == "aten::_to_copy" && self.element_size() < 4);
 }
 
+/// Where the meta kernel and the cut do not agree how the result lies, the kernel may agree with
+/// either: of a factor that is expanded and 16-bit numbers in another order than their sizes', the
+/// meta kernel's product lies in the order of the sizes, the kernel's as the numbers do.
+bool lies_as(const CutResult& cut, const at::Tensor& foreseen) {
+  if (cut.strides.empty()) return foreseen.is_contiguous();
+  if (foreseen.sizes() != cut.sizes) return false;
+  for (std::int64_t d = 0; d < foreseen.dim(); ++d) {
+    const std::int64_t stride = cut.strides[static_cast<std::size_t>(d)];
+    if (foreseen.size(d) > 1 && foreseen.stride(d) != stride) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool are_worth_waiting_for(const StorageUses& uses) {
@@ -101,6 +114,7 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
   try {
     const auto cuts = info.cut({info.name, op, part->arguments, kPart});
     if (cuts.size() != 1 || cuts.front().moves || cuts.front().results.size() != 1) return nullptr;
+    if (!lies_as(cuts.front().results.front(), result)) return nullptr;
   } catch (const c10::Error&) {
     return nullptr;  // what is wrong with the call is the operator's to say
   }
