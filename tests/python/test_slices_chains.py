@@ -363,7 +363,7 @@ def test_what_is_the_same_for_all_rows(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_results_lie_where_the_kernel_lays_them(dtype: torch.dtype, device: str) -> None:
-    """Not where its meta kernel does, which for 16-bit numbers in another order is another place."""
+    """Not where its meta kernel does: of 16-bit numbers in another order that is another place."""
 
     def program() -> list[Tensor]:
         x = numbers(512 * SCALE[device], 130, device=device).t().to(dtype)

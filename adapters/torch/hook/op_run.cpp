@@ -137,8 +137,9 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
 
 /// As it is being handled that the call has found no room: in slices, or in place. Throws what is
 /// being handled, `error`, where that cannot be.
-void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack, const c10::Error& error,
-                   const DeviceManager* manager, std::optional<SlicedCall>&& sliced) {
+void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack,
+                   const c10::Error& error, const DeviceManager* manager,
+                   std::optional<SlicedCall>&& sliced) {
   if (!sliced) throw;
   if (const auto* const shortage = dynamic_cast<const Shortage*>(&error)) {
     sliced->lacks(std::max<Bytes>(shortage->least_limit - manager->limit(), 0));

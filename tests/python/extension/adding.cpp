@@ -1,5 +1,5 @@
-// index_add_ on CUDA as it is where it must add in one order, without a GPU: what is added is copied
-// first.
+// index_add_ on CUDA as it is where it must add in one order, without a GPU: what is added is
+// copied first.
 #include <ATen/ATen.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
