@@ -389,7 +389,7 @@ STREAMS: list[tuple[float, str]] = [
     (3, "{o} = on_stream({cs!}, lambda x: x.detach() + {c}, {f}, {True|False}); del {1}"),
     (2, "on_stream({cs!}, lambda x: x.mul_({c}), {w}, {True|False})"),
     (2, "with torch.cuda.stream({cs!}): torch.cuda.current_stream().synchronize()"),
-    (2, "{t}.record_stream({cs!})"),
+    (2, "record({t}, {cs!})"),
 ]
 
 FAILURES: list[tuple[float, str]] = [

@@ -248,6 +248,12 @@ def train(network: nn.Module, steps: torch.optim.Optimizer, data: Tensor, way: s
     return float(loss.detach())
 
 
+def record(value: Tensor, stream: torch.cuda.Stream) -> None:
+    """``record_stream``: of a lazy conjugate, or negative, it breaks the heap in plain PyTorch."""
+    if not value.is_conj() and not value.is_neg():
+        value.record_stream(stream)
+
+
 def on_stream(
     stream: torch.cuda.Stream, function: Callable[[Tensor], Tensor], value: Tensor, record: bool
 ) -> Tensor:
@@ -259,8 +265,8 @@ def on_stream(
     with torch.cuda.stream(stream):
         result = function(value)
     if record:
-        value.record_stream(stream)
-        result.record_stream(torch.cuda.current_stream())
+        record(value, stream)
+        record(result, torch.cuda.current_stream())
     torch.cuda.current_stream().wait_stream(stream)
     return result
 
@@ -286,7 +292,7 @@ _HELPERS: tuple[Any, ...] = (
     saved,
     pickled,
     fit,
-) + (net, feed, optimizer, train, on_stream, Ring)
+) + (net, feed, optimizer, train, record, on_stream, Ring)
 
 
 def namespace(device: str) -> dict[str, Any]:
