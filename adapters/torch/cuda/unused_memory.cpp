@@ -1,12 +1,17 @@
 #include "adapters/torch/cuda/unused_memory.h"
 
-#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/MemPool.h>
 
 #include <atomic>
 
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
+
+// Of <ATen/cuda/CUDAContextLight.h>, which includes all of CUDA's libraries: not everybody who
+// builds has their headers.
+namespace at::cuda {
+void clearCublasWorkspaces();
+}  // namespace at::cuda
 
 namespace lms::torch {
 namespace {
