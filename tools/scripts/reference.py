@@ -93,6 +93,7 @@ CALLS = {
     "keep": "its pointer escapes: resident until the storage dies",
     "make_readable": "its pointer escapes to somebody who only reads",
     "before_free": "the memory of its storage is about to be given back",
+    "unseen_call": "an extension's call begins, or ends, of which no tensor is known",
     "scope_begin": "an access scope of this thread begins; `holds`: what operators use within, too",
     "scope_end": "it ends; `handed` leaves it with the program",
     "state": "of its block: `unmanaged`, `resident`, `absent`, `dropped` (to be computed again) "
