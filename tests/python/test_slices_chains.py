@@ -367,7 +367,8 @@ def test_results_lie_where_the_kernel_lays_them(dtype: torch.dtype, device: str)
 
     def program() -> list[Tensor]:
         x = numbers(512 * SCALE[device], 130, device=device).t().to(dtype)
-        one = numbers(1, 1, device=device, seed=1).to(dtype).view(()).expand(x.shape)
+        # Of a block: what is below one would be copied as it is here.
+        one = numbers(1, 50000, device=device, seed=1).to(dtype)[0, 7].expand(x.shape)
         return [f(one, x) for f in (torch.mul, torch.add, torch.div)]
 
     plain, strides = program(), [y.stride() for y in program()]
