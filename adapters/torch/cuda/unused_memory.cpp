@@ -2,8 +2,6 @@
 
 #include <ATen/cuda/MemPool.h>
 
-#include <atomic>
-
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
 
@@ -24,9 +22,10 @@ Bytes unused(c10::Device device) {
   return current(stats.reserved_bytes) - current(stats.allocated_bytes);
 }
 
-/// Each graph, and each pool, has taken a number, of one of two rows that count up from 1.
+/// Each graph, and each pool, has taken a number, of one of two rows that count up from 1. Under
+/// the registry's lock.
 bool any_graph_or_pool() {
-  static std::atomic<c10::CaptureId_t> asked{0};
+  static c10::CaptureId_t asked = 0;
   const c10::CaptureId_t first = ++asked;
   const c10::CaptureId_t of_users = at::cuda::MemPool::graph_pool_handle(true).second;
   const c10::CaptureId_t of_graphs = at::cuda::MemPool::graph_pool_handle(false).first;
@@ -38,7 +37,9 @@ bool any_graph_or_pool() {
 void give_back_unused(c10::Device device, Bytes limit, bool first) {
   auto* const native = BridgeAllocator::instance().native();
   const Bytes worth = limit / kWorth;
-  if (current(native_stats(device).reserved_bytes) <= limit && unused(device) <= worth) return;
+  // To give back waits for the device: between two steps not without need.
+  const bool much = first && unused(device) > worth;
+  if (current(native_stats(device).reserved_bytes) <= limit && !much) return;
   native->emptyCache({0, 0});
   if (!first || unused(device) <= worth || any_graph_or_pool()) return;
   at::cuda::clearCublasWorkspaces();

@@ -14,6 +14,13 @@
 
 namespace lms::torch {
 
+bool strides_alike(c10::IntArrayRef sizes, c10::IntArrayRef one, c10::IntArrayRef other) {
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && one[d] != other[d]) return false;
+  }
+  return true;
+}
+
 at::Tensor alias_of(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
       c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));

@@ -95,6 +95,8 @@ at::Tensor alias_of(const at::Tensor& tensor);
 at::Tensor copy_of(const at::Tensor& tensor);
 /// What an operator will make: of the same type, size and layout as this one, without memory.
 at::Tensor unmade_like(const at::Tensor& tensor, c10::Device device, c10::Allocator* allocator);
+/// Whether these strides put each element of such a tensor at the same place.
+bool strides_alike(c10::IntArrayRef sizes, c10::IntArrayRef one, c10::IntArrayRef other);
 /// Kernels take it, and refuse nothing.
 bool has_plain_type(const at::Tensor& tensor);
 /// Of a block whose address nobody else has, or unmade. Under the engine's lock.

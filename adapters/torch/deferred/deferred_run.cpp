@@ -27,11 +27,7 @@ namespace {
 
 /// But for dimensions of one position, of which the stride says nothing.
 bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
-  if (one.sizes() != other.sizes()) return false;
-  for (std::int64_t d = 0; d < one.dim(); ++d) {
-    if (one.size(d) > 1 && one.stride(d) != other.stride(d)) return false;
-  }
-  return true;
+  return one.sizes() == other.sizes() && strides_alike(one.sizes(), one.strides(), other.strides());
 }
 
 /// The thread as it is for a part: in no scope, with pins of its own, and as it was at the call.
@@ -360,10 +356,10 @@ StorageUses uses_of(const OpInfo& info, const c10::Stack& stack) {
 bool put_off(const Entrances& entrances, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split) {
+  if (info.deferral == Deferral::kNever || none_may_run()) return false;
   const ThreadState& state = thread_state();
-  const bool unseen = state.unseen_calls > 0;  // whoever looks next may not be seen
-  if (info.deferral == Deferral::kNever || none_may_run() || state.depth > 0 || unseen)
-    return false;
+  // In an unseen call whoever looks next may not be seen.
+  if (state.depth > 0 || state.unseen_calls > 0) return false;
   const auto managers = managers_of(uses_of(info, stack));
   return managers.size() == 1 &&
          managers.front()->deferred().defer(entrances, info, kernel, op, keys, stack, split);

@@ -35,12 +35,8 @@ bool begins_chain(const OpInfo& info, const at::Tensor& self) {
 /// meta kernel's product lies in the order of the sizes, the kernel's as the numbers do.
 bool lies_as(const CutResult& cut, const at::Tensor& foreseen) {
   if (cut.strides.empty()) return foreseen.is_contiguous();
-  if (foreseen.sizes() != cut.sizes) return false;
-  for (std::int64_t d = 0; d < foreseen.dim(); ++d) {
-    const std::int64_t stride = cut.strides[static_cast<std::size_t>(d)];
-    if (foreseen.size(d) > 1 && foreseen.stride(d) != stride) return false;
-  }
-  return true;
+  return foreseen.sizes() == cut.sizes &&
+         strides_alike(foreseen.sizes(), foreseen.strides(), cut.strides);
 }
 
 }  // namespace
