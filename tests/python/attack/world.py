@@ -255,7 +255,7 @@ def record(value: Tensor, stream: torch.cuda.Stream) -> None:
 
 
 def on_stream(
-    stream: torch.cuda.Stream, function: Callable[[Tensor], Tensor], value: Tensor, record: bool
+    stream: torch.cuda.Stream, function: Callable[[Tensor], Tensor], value: Tensor, recorded: bool
 ) -> Tensor:
     """The function of a tensor on a side stream; each stream waits for the other.
 
@@ -264,7 +264,7 @@ def on_stream(
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         result = function(value)
-    if record:
+    if recorded:
         record(value, stream)
         record(result, torch.cuda.current_stream())
     torch.cuda.current_stream().wait_stream(stream)
