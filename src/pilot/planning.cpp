@@ -71,8 +71,10 @@ void Pilot::launch(const std::shared_ptr<Job>& job) {
       const Guard guard(planner_mutex_);
       if (planner_) planner_->join();  // it has done its job: there is only one at a time
       planner_.reset();
-      planner_ = std::make_unique<std::thread>([this, job] {
-        run_in_background();
+      // Steps are slow without a plan, and on a busy machine whoever gives way runs seconds later.
+      const bool is_first = job->made && !job->made->planned;
+      planner_ = std::make_unique<std::thread>([this, job, is_first] {
+        if (!is_first) run_in_background();
         plan(*job);
         finish(*job);
       });

@@ -1,9 +1,13 @@
 // Settings that change while a step is planned, by other threads than the one that runs it. Gates
 // and counters say when; nothing here sleeps.
 
+#include <sys/resource.h>
+
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "engine_fixture.h"
 #include "pilot/pilot.h"
@@ -180,6 +184,27 @@ TEST_P(PilotRace, TwoStreamsOfOperators) {
   other.join();
   loop.restart();
   expect_planned(loop);
+}
+
+/// A first plan is waited for, by steps that are slow without it; on a busy machine whoever gives
+/// way may not run for seconds. A better one is not.
+TEST(PilotBackground, OnlyABetterPlanGivesWay) {
+  PlannedLoop loop(false);
+  std::mutex mutex;
+  std::vector<int> priorities;
+  loop.device.planning = [&] {
+    const std::lock_guard guard(mutex);
+    priorities.push_back(getpriority(PRIO_PROCESS, 0));
+  };
+  for (int plan = 0; plan < 2; ++plan) {
+    for (int i = 0; i < 12; ++i) loop.step();
+    loop.pilot.wait_for_plan();
+  }
+  const std::lock_guard guard(mutex);
+  const int own = getpriority(PRIO_PROCESS, 0);
+  ASSERT_GE(priorities.size(), 2U);
+  EXPECT_EQ(priorities[0], own);
+  EXPECT_GT(priorities[1], own);
 }
 
 INSTANTIATE_TEST_SUITE_P(Pilot, PilotRace, ::testing::Bool(),
