@@ -51,7 +51,7 @@ PURE: list[tuple[float, str]] = [
     (3, "{o} = {f}.{sum|mean|amax|amin|std|var}({d}, keepdim=True)"),
     (2, "{o} = {f} - {1}.mean({d}, keepdim=True)"),
     (2, "{o} = {t}.{sum|any|all|argmax|argmin|max}()"),
-    (2, "{o}, {o} = {f}.{sort|max|min|cummax|median}({d})"),
+    (2, "{o}, {o} = in_order({f}, '{sort|max|min|cummax|median}', {d})"),
     (2, "{o}, {o} = torch.topk({f}, 1, {d})"),
     (1, "{o} = {f}.argsort({d}, stable=True)"),
     (3, "{o} = {m} @ {mate}.t()"),

@@ -271,6 +271,15 @@ def on_stream(
     return result
 
 
+def in_order(value: Tensor, name: str, dim: int) -> tuple[Tensor, Tensor]:
+    """``sort``, ``max``, ``median``, ... along a dimension. Which of equals a GPU's median is, it
+    leaves to chance; here it is the first."""
+    values, indices = getattr(value, name)(dim)
+    if name == "median" and value.is_cuda:
+        indices = (value == values.unsqueeze(dim)).byte().argmax(dim)
+    return values, indices
+
+
 class Ring:
     """A cycle: only the garbage collector frees what it holds."""
 
@@ -292,7 +301,7 @@ _HELPERS: tuple[Any, ...] = (
     saved,
     pickled,
     fit,
-) + (net, feed, optimizer, train, record, on_stream, Ring)
+) + (net, feed, optimizer, train, record, on_stream, in_order, Ring)
 
 
 def namespace(device: str) -> dict[str, Any]:
