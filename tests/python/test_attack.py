@@ -11,14 +11,16 @@ import json
 import os
 import re
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import forked
 import pytest
 import torch
 from attack import counts, execute, templates
 from attack.races import races
-from attack.world import namespace
+from attack.world import namespace, on_stream
 
 pytestmark = pytest.mark.pinned
 
@@ -130,6 +132,20 @@ def test_lines_call_what_there_is() -> None:
             called = set(re.findall(r"(?<![\w.}])([A-Za-z_]\w*)[.(]", line))
             called -= set(re.findall(r"lambda (\w+)", line))
             assert called <= known, f"{line}: {called - known}"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_side_stream_is_waited_for(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error on the way would be one in both runs, and a race thereafter."""
+    main, side, value, result = Mock(), Mock(), Mock(), Mock()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    for tensor in (value, result):
+        tensor.is_conj.return_value = tensor.is_neg.return_value = False
+    assert on_stream(side, lambda _: result, value, recorded) is result
+    side.wait_stream.assert_called_once_with(main)
+    main.wait_stream.assert_called_once_with(side)
+    assert value.record_stream.called is result.record_stream.called is recorded
 
 
 def test_a_seed_makes_one_program(tmp_path: Path) -> None:
