@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <unordered_set>
 
@@ -358,6 +359,17 @@ struct Held {
   Bytes kept = 0;         ///< until they die
 };
 
+/// As format_bytes(), but never less: whoever copies it sets a limit that is enough.
+std::string rounded_up(Bytes bytes) {
+  Bytes unit = 1;
+  while (bytes / unit >= 1000) unit *= kKiB;
+  if (unit == 1) return format_bytes(bytes);
+  const double value = static_cast<double>(bytes) / static_cast<double>(unit);
+  const double digits = value < 10 ? 100 : (value < 100 ? 10 : 1);
+  const double up = std::ceil(value * digits) / digits;
+  return format_bytes(static_cast<Bytes>(std::ceil(up * static_cast<double>(unit))));
+}
+
 /// What the error says. `floor`: the limit to name.
 std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, Bytes floor,
                     bool too_small) {
@@ -378,7 +390,7 @@ std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, B
   } else {
     text += "an allocation of " + format_bytes(requested) + " does not fit. ";
   }
-  const std::string figure = format_bytes(floor) + " (" + std::to_string(floor) + " bytes)";
+  const std::string figure = rounded_up(floor) + " (" + std::to_string(floor) + " bytes)";
   text += "The limit is " + format_bytes(manager.limit());
   if (reason.empty()) {
     text += "; the smallest limit that could work here is " + figure + ". ";

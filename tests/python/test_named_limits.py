@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -26,6 +27,8 @@ from named_limits import (
 )
 from torch import Tensor
 from torch.nn import functional
+
+import torch_lms
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
@@ -149,3 +152,17 @@ def test_the_figure_of_parts_grows_by_pages() -> None:
     it = Program([("", lambda world: world.put(LARGE["embedding"]()))])
     outcomes = follow(it, 16 * KIB, **HOW)
     assert all(o.limit % PAGE == 0 for o in outcomes), [o.limit for o in outcomes]
+
+
+@pytest.mark.parametrize("count", [691_200, 131_072, 1_000_000, 2_621_439])
+def test_the_figure_as_it_is_read_is_enough(count: int) -> None:
+    """Three digits of it, as people copy them, and not the bytes behind."""
+    how = HOW | {"slices": "off", "min_block": 4096}
+    with (
+        torch_lms.managed(limit=count * 4 * 5 // 3, **how),
+        pytest.raises(torch.OutOfMemoryError) as error,
+    ):
+        torch.ones(count).exp()
+    figure = re.search(r"smallest limit that could work here is (.*?) \(", str(error.value))[1]
+    with torch_lms.managed(limit=figure, **how):
+        torch.ones(count).exp()
