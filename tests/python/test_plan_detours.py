@@ -16,7 +16,7 @@ import torch_lms
 
 pytestmark = pytest.mark.pinned
 
-WIDTH, WORDS = 32, 128
+WIDTH, WORDS = 64, 256
 
 
 class Block(nn.Module):
@@ -150,7 +150,7 @@ LOOPS = [
 def test_follow_plans(loop: Callable[[int], Iterator[Tensor]], least: int) -> None:
     steps = 60
     expected, _ = run(loop, steps)
-    limits = {"device": "cpu", "min_block": 4096}
+    limits = {"device": "cpu", "min_block": 8192}
     with torch_lms.managed(limit="1GiB", plan="off", **limits):
         run(loop, 4)
         peak = torch_lms.memory_stats("cpu")["device.bytes.peak"]

@@ -15,7 +15,7 @@ import torch_lms
 
 pytestmark = pytest.mark.pinned
 
-WIDTH, WORDS, HEADS = 32, 128, 2
+WIDTH, WORDS, HEADS = 64, 256, 4
 
 
 class Layer(nn.Module):
@@ -145,19 +145,19 @@ def run(loop: Callable[[int], Iterator[Tensor]], steps: int) -> tuple[list[float
 
 
 @pytest.mark.parametrize(
-    ("loop", "least"),
+    ("loop", "limit", "least"),
     [
-        (eight_lengths, 36),
-        (any_length, 34),
-        (other_kernels, 36),
-        (last_batches, 39),
-        (experts, 36),
+        (eight_lengths, 9, 36),
+        (any_length, 9, 34),
+        (other_kernels, 9, 36),
+        (last_batches, 9, 39),
+        (experts, 9, 36),
     ],
 )
-def test_follow_plans(loop: Callable[[int], Iterator[Tensor]], least: int) -> None:
+def test_follow_plans(loop: Callable[[int], Iterator[Tensor]], limit: int, least: int) -> None:
     """At least as many of the last forty steps."""
     expected, _ = run(loop, 61)
-    torch_lms.enable(device="cpu", limit=4_500_000, min_block=4096, plan="now", plan_seconds=0.05)
+    torch_lms.enable(device="cpu", limit=limit << 20, min_block=8192, plan="now", plan_seconds=0.05)
     try:
         losses, planned = run(loop, 61)
         text = torch_lms.explain("cpu")
