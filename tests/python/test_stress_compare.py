@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,6 +82,24 @@ def test_limit_in_message() -> None:
     assert (21 << 18) <= harness.smallest_workable_limit(error) <= (22 << 18)
     error = RuntimeError("the smallest limit that could work is 5.25 MiB (5505031 bytes). More")
     assert harness.smallest_workable_limit(error) == 5505031
+
+
+@pytest.mark.parametrize("differs", ["varies", "fixed"])
+def test_only_what_plain_runs_leave_to_chance_is_passed_over(differs: str) -> None:
+    """Of a GPU's program, of which one result is another now and then."""
+    runs = itertools.count()
+
+    def run(device: str) -> dict[str, torch.Tensor]:
+        return {"fixed": torch.zeros(3), "varies": torch.full((3,), float(next(runs) == 5))}
+
+    program = SimpleNamespace(name="a program", run=run)
+    expected = {"fixed": torch.zeros(3), "varies": torch.zeros(3)}
+    bits = (bits_of(expected), bits_of(expected | {differs: torch.ones(3)}))
+    outcome = pytest.skip.Exception if differs == "varies" else AssertionError
+    with pytest.raises(outcome, match=differs):
+        harness.check_same_as_plain(program, "cuda", *bits, "managed")
+    with pytest.raises(AssertionError, match="1 of 2 differ"):
+        harness.check_same_as_plain(program, "cpu", *bits, "managed")
 
 
 def test_the_list_is_complete() -> None:

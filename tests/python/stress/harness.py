@@ -99,16 +99,23 @@ def plain_bits(program: Program, device: str) -> Bits:
 _MORE_PLAIN_RUNS = 20
 
 
-def _check_same_as_plain(
+def check_same_as_plain(
     program: Program, device: str, expected: Bits, actual: Bits, when: str
 ) -> None:
-    """Fail with the paths that differ; skips where plain runs on a GPU differ, once in a while."""
+    """Fail with the paths that differ. Skips if each of them is one that plain runs on a GPU leave
+    to chance, once in a while."""
     wrong = differences(expected, actual)
     if wrong and device.startswith("cuda"):
+        left = {_path(line) for line in wrong}
         for _ in range(_MORE_PLAIN_RUNS):
-            if differences(expected, bits_of(program.run(device))):
+            left -= {_path(line) for line in differences(expected, bits_of(program.run(device)))}
+            if not left:
                 pytest.skip(f"plain runs differ now and then, and this one by: {wrong[:3]}")
     check_same(expected, actual, when)
+
+
+def _path(difference: str) -> str:
+    return difference.partition(": ")[0]
 
 
 def check_same(expected: Bits, actual: Bits, when: str) -> None:
@@ -136,7 +143,7 @@ def run_managed(
         found = bits_of(result)
         settle(device)
         stats = dict(package.memory_stats(device))
-    _check_same_as_plain(program, device, expected, found, f"{program.name}, managed")
+    check_same_as_plain(program, device, expected, found, f"{program.name}, managed")
     check_same(found, bits_of(result), f"{program.name}, after disable()")
     return stats
 
