@@ -11,6 +11,8 @@
 
 namespace lms::torch {
 
+enum class Written : std::uint8_t;
+
 /// Out of memory within an operator, on its way to run_operator(), which gives it PyTorch's type.
 /// Not a c10::OutOfMemoryError until then: kernels that try one algorithm after another (cuDNN's)
 /// would catch that, go on with one that needs less workspace, and remember it, and the result
@@ -21,6 +23,7 @@ class Shortage final : public c10::Error {
 
   std::string below;      ///< why the tier below has no room either; empty: it has
   Bytes least_limit = 0;  ///< that its text names
+  Written written{};      ///< by then
 };
 
 /// True if the error says that the device has no room: PyTorch's allocator, or LMS.

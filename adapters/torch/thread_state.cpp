@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string_view>
 #include <unordered_set>
 
@@ -359,24 +358,23 @@ struct Held {
   Bytes kept = 0;         ///< until they die
 };
 
-/// As format_bytes(), but never less: whoever copies it sets a limit that is enough.
-std::string rounded_up(Bytes bytes) {
-  Bytes unit = 1;
-  while (bytes / unit >= 1000) unit *= kKiB;
-  if (unit == 1) return format_bytes(bytes);
-  const double value = static_cast<double>(bytes) / static_cast<double>(unit);
-  const double digits = value < 10 ? 100 : (value < 100 ? 10 : 1);
-  const double up = std::ceil(value * digits) / digits;
-  return format_bytes(static_cast<Bytes>(std::ceil(up * static_cast<double>(unit))));
+/// What the thread's operator has written; `known`: of its own work.
+Written written_by(const ThreadState& state, Written known) {
+  if (state.in_parts && (known == Written::kPart || state.part_written)) return Written::kSomeLists;
+  const bool perhaps = known == Written::kNothing && state.kernel_runs &&
+                       state.outermost != nullptr && state.outermost->cut == nullptr &&
+                       state.outermost->may_write_before_it_asks;
+  return perhaps ? Written::kPerhaps : known;
 }
 
 /// What the error says. `floor`: the limit to name.
 std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, Bytes floor,
-                    bool too_small) {
+                    bool too_small, Written written) {
   constexpr Bytes kMuch = 8;  // kept bytes that are this part of the limit are worth a word
   const Bytes held = all.by_operator;
   const ThreadState& state = thread_state();
-  const auto& [requested, known_limit, reason, half_written] = lack;
+  const Bytes requested = lack.requested;
+  const std::string& reason = lack.reason;
   std::string text = "LMS: out of memory on " + manager.device().str() + ": ";
   if (state.outermost != nullptr) {
     text += "operator " + state.outermost->name + " needs at least " +
@@ -390,7 +388,7 @@ std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, B
   } else {
     text += "an allocation of " + format_bytes(requested) + " does not fit. ";
   }
-  const std::string figure = rounded_up(floor) + " (" + std::to_string(floor) + " bytes)";
+  const std::string figure = format_bytes_up(floor) + " (" + std::to_string(floor) + " bytes)";
   text += "The limit is " + format_bytes(manager.limit());
   if (reason.empty()) {
     text += "; the smallest limit that could work here is " + figure + ". ";
@@ -403,18 +401,33 @@ std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, B
   if (all.kept * kMuch > manager.limit()) {
     text += format_bytes(all.kept) +
             " of the limit belong to tensors that stay until they die, as pointers to them are "
-            "out (data_ptr(), numpy(), DLPack, a collective). ";
+            "out (data_ptr(), numpy(), DLPack, a collective), or they lie in sparse tensors. ";
   }
   if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
       state.workspace_retry == nullptr) {
     text += "Other algorithms of it may need less, and give other bits: other_algorithms=True. ";
   }
-  text +=
-      half_written
-          ? "A part of the tensor that it works on in place has been written, and the rest not: "
-            "what that tensor held is lost, and nothing else. Load it again before training goes "
-            "on, after torch_lms.enable(limit=...) with more."
-          : "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
+  switch (written) {
+    case Written::kSomeLists:
+      text +=
+          "Some tensors of its lists have been written by then, and others not: do not call it "
+          "again. Load what they held (weights and the optimizer's state) before training goes on, "
+          "after torch_lms.enable(limit=...) with more.";
+      break;
+    case Written::kPart:
+      text +=
+          "A part of the tensor that it works on in place has been written, and the rest not: "
+          "what that tensor held is lost, and nothing else. Load it again before training goes "
+          "on, after torch_lms.enable(limit=...) with more.";
+      break;
+    case Written::kPerhaps:
+      text +=
+          "What it works on in place may have been written in part. Load that again before "
+          "training goes on, after torch_lms.enable(limit=...) with more.";
+      break;
+    case Written::kNothing:
+      text += "Nothing was lost: training can go on after torch_lms.enable(limit=...) with more.";
+  }
   return text;
 }
 
@@ -427,7 +440,8 @@ void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
     whole.reason = state.full_by_rows;
     throw_out_of_memory(manager, whole);
   }
-  const auto& [requested, known_limit, reason, half_written] = lack;
+  const auto& [requested, known_limit, reason, known] = lack;
+  const Written written = written_by(state, known);
   Bytes immovable = 0;
   Held held;
   {
@@ -441,7 +455,7 @@ void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
   // another thread, the tier below. Then enough is what needs nothing to leave.
   const bool too_small = reason.empty() && needed > manager.limit();
   const Bytes floor = too_small ? needed : manager.ample_limit(requested);
-  std::string text = text_of(manager, lack, held, floor, too_small);
+  std::string text = text_of(manager, lack, held, floor, too_small, written);
   remember_need(text, {.op = state.outermost != nullptr ? state.outermost->name : "",
                        .bytes = held.by_operator + requested,
                        .least_limit = floor,
@@ -452,10 +466,11 @@ void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
     throw c10::OutOfMemoryError(here, std::move(text));
   }
   // With cudnn.benchmark the choice of an algorithm is PyTorch's to make anew in every process.
-  if (state.depth > 0 && !at::globalContext().benchmarkCuDNN()) {
+  if (state.depth > 0 && !state.in_others_kernel() && !at::globalContext().benchmarkCuDNN()) {
     Shortage shortage(here, std::move(text));
     shortage.below = reason;
     shortage.least_limit = floor;
+    shortage.written = written;
     throw shortage;
   }
   throw c10::OutOfMemoryError(here, std::move(text));

@@ -115,6 +115,7 @@ struct ThreadState {
   const OpInfo* outermost = nullptr;  ///< the first of them
   /// The storages of the outermost operator's arguments, held; empty where they are not.
   StorageUses arguments;
+  bool kernel_runs = false;                   ///< its own, with its arguments there
   StorageUses made;                           ///< those of its results
   c10::Stack arguments_kept;                  ///< to run it again; empty between two operators
   Pins operator_pins;                         ///< held until the outermost operator ends
@@ -131,7 +132,8 @@ struct ThreadState {
   /// Calls of extensions that it is in and LMS knows nothing of: what their operators make they may
   /// write through addresses, unseen.
   int unseen_calls = 0;
-  bool in_parts = false;  ///< it runs a part of an operator over lists
+  bool in_parts = false;      ///< it runs a part of an operator over lists
+  bool part_written = false;  ///< likewise, and another part has been written
 
   /// The last that the outermost operator has allocated in an arena, but for what replays have.
   static constexpr std::size_t kMade = 4;
@@ -146,6 +148,11 @@ struct ThreadState {
     return data != nullptr && std::find(allocated.begin(), end, data) != end;
   }
 
+  /// A kernel that is not PyTorch's own runs, and no operator that it has called. It may be a
+  /// function of Python.
+  [[nodiscard]] bool in_others_kernel() const {
+    return depth == 1 && kernel_runs && outermost != nullptr && !outermost->ends_alone;
+  }
   /// What it does is the step's, and the pilot's to know.
   [[nodiscard]] bool in_step() const { return replay == nullptr && !beside; }
   InPlace* in_place = nullptr;  ///< the call whose kernel works on what lies below
@@ -159,13 +166,22 @@ ThreadState& thread_state() noexcept;
 /// need.
 class InParts {
  public:
-  InParts() : before_(std::exchange(thread_state().in_parts, true)) {}
-  ~InParts() { thread_state().in_parts = before_; }
+  InParts()
+      : before_(std::exchange(thread_state().in_parts, true)),
+        written_before_(std::exchange(thread_state().part_written, false)) {}
+  ~InParts() {
+    thread_state().in_parts = before_;
+    thread_state().part_written = written_before_;
+  }
   InParts(const InParts&) = delete;
   InParts& operator=(const InParts&) = delete;
 
+  /// Whoever tries the operator again would write that part twice.
+  void one_has_written() const { thread_state().part_written = true; }
+
  private:
   const bool before_;
+  const bool written_before_;
 };
 
 /// On whose behalf the calling thread may wait for the operators of others; null: it must not, as
@@ -187,12 +203,20 @@ void collect_storages(const c10::IValue& value, bool writes, bool inside,
 /// blocks come back, count as written, and are kept.
 void keep(const at::Tensor& tensor);
 
+/// What the operator that finds no room has written in place by then.
+enum class Written : std::uint8_t {
+  kNothing,
+  kPerhaps,    ///< nobody can tell
+  kPart,       ///< of a tensor
+  kSomeLists,  ///< some tensors of its lists
+};
+
 /// What has found no room.
 struct Lack {
-  Bytes requested = 0;        ///< at once, beside what is held
-  Bytes least_limit = 0;      ///< below which there is none, as is known otherwise
-  std::string reason = {};    ///< why the tier below has no room; empty: it has
-  bool half_written = false;  ///< the operator works in place, and has done a part of it
+  Bytes requested = 0;                  ///< at once, beside what is held
+  Bytes least_limit = 0;                ///< below which there is none, as is known otherwise
+  std::string reason = {};              ///< why the tier below has no room; empty: it has
+  Written written = Written::kNothing;  ///< as is known otherwise
 };
 
 /// The error of a budget that cannot hold what is needed at once: names the running operator, what

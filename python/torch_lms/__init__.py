@@ -83,13 +83,14 @@ def enable(
     monitor: bool | None = None,
     **unknown: Any,
 ) -> None:
-    """Starts managing a device's memory; if it is managed already, changes the settings.
+    """Starts managing a device's memory; if it is managed already, changes the settings that are
+    given, and leaves the others as they are.
 
     Each setting can also come from a variable (``LMS_LIMIT``, ``LMS_HOST_LIMIT``,
     ``LMS_MIN_BLOCK``, ``LMS_DEVICE``, ``LMS_DIR``, ``LMS_STRESS``, ``LMS_VERIFY``, ``LMS_PLAN``,
     ``LMS_PLAN_SECONDS``, ``LMS_RECOMPUTE``, ``LMS_PLAN_CACHE``, ``LMS_DEFERRED_UPDATES``,
     ``LMS_OTHER_ALGORITHMS``, ``LMS_SLICES``, ``LMS_LOG``, ``LMS_MONITOR``).
-    An argument beats its variable, which beats the default.
+    An argument beats what is in force, which beats its variable, which beats the default.
 
     Args:
         limit: memory to stay below on the device: bytes, or a string such as ``"12GiB"`` or
@@ -144,8 +145,8 @@ def enable(
     """
     given = {name: value for name, value in locals().items() if name != "unknown"}
     _settings.check_names(unknown)
-    settings = _settings.resolve(given)
-    _enable(settings)
+    with _lock:
+        _enable(_settings.resolve(given, in_force=_kept))
 
 
 def _enable(settings: Settings) -> None:
@@ -232,6 +233,11 @@ def _resolve_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """The device that ``enable(*args, **kwargs)`` would manage."""
     given = args[3] if len(args) > 3 else kwargs.get("device")
     return _settings.resolve({"device": given}).device
+
+
+def _kept(name: str) -> Settings | None:
+    """The settings in force on a device as they were given, or None."""
+    return _in_force.get(name) if is_enabled(name) else None
 
 
 def _current(name: str) -> Settings | None:

@@ -1,6 +1,6 @@
 """Settings: one table of names, variables, defaults and parsers.
 
-Argument beats variable beats default.
+Argument beats what is in force, which beats variable, which beats default.
 """
 
 from __future__ import annotations
@@ -467,8 +467,18 @@ def check_variables(environ: Mapping[str, str]) -> None:
             )
 
 
-def resolve(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Any:
-    """Settings from arguments, then variables, then defaults. None means "not given".
+def resolve(
+    arguments: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    in_force: Callable[[str], Any] | None = None,
+) -> Any:
+    """Settings from arguments, then those in force, then variables, then defaults. None means "not
+    given".
+
+    Args:
+        arguments: by name.
+        environ: the variables; by default the process's own.
+        in_force: gives a device's present settings, or None if it is not managed.
 
     Raises:
         TypeError: an unknown argument name.
@@ -478,9 +488,13 @@ def resolve(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = No
     check_names({k: v for k, v in arguments.items() if k not in {s.name for s in TABLE}})
     check_variables(environ)
     values: dict[str, Any] = {}
+    before = None
     for setting in TABLE:
         given = arguments.get(setting.name)
         source = setting.name
+        if given is None and before is not None:
+            values[setting.name] = getattr(before, setting.name)
+            continue
         if given is None and environ.get(setting.variable, "") != "":
             given, source = environ[setting.variable], setting.variable
         if given is None:
@@ -495,4 +509,6 @@ def resolve(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = No
             values[setting.name] = setting.parse(given, values)
         except ValueError as error:
             raise ValueError(f"torch_lms: {source}: {error} ({setting.doc})") from None
+        if setting.name == "device" and in_force is not None:
+            before = in_force(values["device"])
     return Settings(**values)

@@ -394,7 +394,10 @@ std::string Pilot::why_locked() const {
   if (mode_ == Mode::kFollowing) return "planned";
   if (job_ && !job_->done) return "a plan is being made";
   if (detour_) return "this step has left its plan, and may come back to it";
-  if (walking() && script_->hopeless) return "no plan could be made for this step";
+  const auto in_vain = [](const auto& script) { return script->hopeless && !script->planned; };
+  // Between two steps, or in one that is none of those known, it is all that can be said.
+  const bool none = !scripts_.empty() && std::ranges::all_of(scripts_, in_vain);
+  if (walking() ? in_vain(script_) : none) return "no plan could be made for this step";
   if (walking()) return "this step is known, and its plan comes after it has been timed";
   if (scripts_.empty()) {
     return "no step has come twice yet, in all its operators, sizes and order, in " +

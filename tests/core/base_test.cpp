@@ -25,6 +25,11 @@ TEST(Bytes, FourDigitsBecomeTheNextUnit) {
   EXPECT_EQ(format_bytes(999 * kKiB), "999 KiB");
   EXPECT_EQ(format_bytes(1023 * kKiB), "1.00 MiB");
   EXPECT_EQ(format_bytes(1023 * kMiB), "1.00 GiB");
+  EXPECT_EQ(format_bytes_up(1023), "1023 B");
+  EXPECT_EQ(format_bytes_up(5529600), "5.28 MiB");
+  EXPECT_EQ(format_bytes_up(12 * kMiB), "12.0 MiB");
+  EXPECT_EQ(format_bytes_up(12 * kMiB + 1), "12.1 MiB");
+  EXPECT_EQ(format_bytes_up(345 * kMiB + 1), "346 MiB");
 }
 
 TEST(Bytes, NothingIsAboveTheLargestUnit) {

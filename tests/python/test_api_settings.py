@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -73,6 +74,32 @@ def test_precedence() -> None:
     assert _settings.resolve({}, {"LMS_STRESS": "yes"}).stress is True
     assert _settings.resolve({"stress": "drop"}, {}).stress == "drop"
     assert _settings.resolve({"device": "cpu"}, {"LMS_LIMIT": ""}).limit == _settings.AUTOMATIC
+
+
+def test_what_is_in_force_beats_variables_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``enable(limit=...)``, which errors recommend, changes the limit alone."""
+    monkeypatch.setenv("LMS_SLICES", "parts")
+    given = {"slices": "off", "other_algorithms": True, "recompute": True, "plan_seconds": 1.5}
+    try:
+        torch_lms.enable(device="cpu", limit="64MiB", min_block=4096, stress=True, **given)
+        before = torch_lms._in_force["cpu"]
+        torch_lms.enable(device="cpu", limit="65MiB")
+        after = torch_lms._in_force["cpu"]
+        assert after == dataclasses.replace(before, limit=65 << 20)
+        torch_lms.enable(device="cpu", slices="auto", stress=False)
+        assert torch_lms._in_force["cpu"] == dataclasses.replace(
+            after, slices="auto", stress=False
+        )
+        with torch_lms.managed(device="cpu", recompute=False):
+            assert not torch_lms._in_force["cpu"].recompute
+            assert torch_lms._in_force["cpu"].other_algorithms
+        assert torch_lms._in_force["cpu"].recompute
+        torch_lms.disable("cpu")
+        torch_lms.enable(device="cpu", limit="64MiB")
+        assert torch_lms._in_force["cpu"].slices == "parts"
+        assert not torch_lms._in_force["cpu"].other_algorithms
+    finally:
+        torch_lms.disable()
 
 
 def test_the_cpu_recomputes_only_when_it_is_told_to() -> None:

@@ -210,3 +210,22 @@ def test_nothing_is_said_where_the_log_is_off(log: str) -> None:
         assert "this step is another than the one planned" in done.stderr
     else:
         assert done.stderr == ""
+
+
+@torch.library.custom_op("lms_test::doubled", mutates_args=())
+def doubled(x: torch.Tensor, slow: bool) -> torch.Tensor:
+    """In two halves where there is no room for more."""
+    try:
+        return torch.cat([x * 2, torch.empty(0)]) if not slow else x.repeat(64)[: x.numel()] * 2
+    except torch.OutOfMemoryError:
+        return x.clone().mul_(2)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_operators_of_others_meet_pytorchs_type_of_error(slow: bool) -> None:
+    """A function of Python that is an operator may go another way."""
+    with harness.managed("cpu", limit=100 * UNIT, slices="off"):
+        x = _tensor(30, 3.0)
+        assert same(torch.ops.lms_test.doubled(x, slow), torch.full_like(x, 6.0))
+        with pytest.raises(torch.OutOfMemoryError, match="doubled"):
+            torch.ops.lms_test.doubled(_tensor(60, 1.0), slow)

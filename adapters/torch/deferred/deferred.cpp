@@ -169,6 +169,8 @@ bool Deferred::defer(const Entrances& entrances, const OpInfo& info,
     const std::lock_guard guard(mutex_);
     return next_call_++;
   }();
+  // First: if it finds no room, nothing waits that whoever calls again would have twice.
+  if (!call.rest.empty()) entrances.run(info, kernel, op, keys, call.rest);
   for (auto& part : call.parts) {
     part->run = entrances.run;
     part->call = number;
@@ -177,7 +179,6 @@ bool Deferred::defer(const Entrances& entrances, const OpInfo& info,
   }
   // Another thread may have turned it off meanwhile, and run what was there.
   if (this->mode() == Mode::kNone) run_all();
-  if (!call.rest.empty()) entrances.run(info, kernel, op, keys, call.rest);
   const std::size_t base = stack.size() - info.argument_count;
   if (!makes) {
     stack.resize(base + op.schema().returns().size());  // nothing, or the first argument
@@ -219,7 +220,13 @@ void Deferred::add(std::unique_ptr<Part> part) {
     if (shared->rows) ++rows_;
     ++(shared->rows ? in_rows_ : brief ? in_lists_ : parts_);
   }
-  if (too_long) before_use(shared->uses);
+  if (!too_long) return;
+  try {
+    before_use(shared->uses);
+  } catch (const std::exception& error) {
+    // They wait on: the error is whose who looks at what they write.
+    if (!is_shortage(error)) throw;
+  }
 }
 
 bool Deferred::is_behind_chosen(std::span<const StorageUse> uses) const {

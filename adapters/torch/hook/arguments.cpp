@@ -27,8 +27,12 @@ void pin_storages(ThreadState& state, const OpInfo& info, const c10::Stack& stac
   }
 }
 
+std::span<const c10::IValue> arguments_of(const OpInfo& info, const c10::Stack& stack) {
+  return std::span(stack).last(info.argument_count);
+}
+
 bool is_kept(const ThreadState& state, const OpInfo& info) {
-  return info.kind == OpKind::kKeep || state.keeps > 0;
+  return (info.kind == OpKind::kKeep && !info.keeps_inside) || state.keeps > 0;
 }
 
 }  // namespace
@@ -42,7 +46,30 @@ void collect_arguments(const OpInfo& info, const c10::Stack& stack, bool keep,
   }
 }
 
+void keep_inside(ThreadState& state, std::span<const c10::IValue> values) {
+  StorageUses all;
+  StorageUses dense;
+  for (const c10::IValue& value : values) {
+    collect_storages(value, /*writes=*/true, /*inside=*/true, all);
+    collect_storages(value, /*writes=*/true, /*inside=*/false, dense);
+  }
+  if (all.size() == dense.size()) return;
+  StorageUses inside;
+  // Of the same tensors, in the same order, but for those within.
+  for (std::size_t i = 0, next = 0; i < all.size(); ++i) {
+    if (next < dense.size() && all[i].storage == dense[next].storage) {
+      ++next;
+    } else {
+      inside.push_back(all[i]);
+    }
+  }
+  Pins pins;
+  pins.add(state, inside);
+  pins.keep();
+}
+
 void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  if (info.keeps_inside) keep_inside(state, arguments_of(info, stack));
   const bool keep = is_kept(state, info);
   state.arguments.clear();
   collect_arguments(info, stack, keep, state.arguments);
@@ -50,6 +77,7 @@ void pin_arguments(ThreadState& state, const OpInfo& info, const c10::Stack& sta
 }
 
 void pin_nested(ThreadState& state, const OpInfo& info, const c10::Stack& stack) {
+  if (info.keeps_inside) keep_inside(state, arguments_of(info, stack));
   StorageUses storages;
   const bool keep = is_kept(state, info);
   collect_arguments(info, stack, keep, storages);

@@ -29,6 +29,9 @@ void pin_nested(ThreadState& state, const OpInfo& info, const c10::Stack& stack)
 /// Likewise of one that takes no stream, on a thread that keeps nothing.
 void pin_nested(ThreadState& state, std::span<const StorageUse> storages);
 
+/// What lies within sparse tensors among the values stays on the device until it dies.
+void keep_inside(ThreadState& state, std::span<const c10::IValue> values);
+
 /// The operator lets everything go, and begins anew: alone, if it and others have waited for each
 /// other.
 void begin_anew(ThreadState& state);

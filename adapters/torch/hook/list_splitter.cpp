@@ -148,16 +148,38 @@ struct BoxedLists {
   bool split = false;
 };
 
-template <typename RunPart>
-void run_parts(const Lists& lists, RunPart run_part) {
-  const InParts in_parts;
+struct Stretch {
+  std::size_t begin;
+  std::size_t end;
+  Bytes bytes;
+};
+
+std::vector<Stretch> stretches(const Lists& lists) {
   const Bytes most = lists.manager->list_chunk();
+  std::vector<Stretch> all;
   for (std::size_t begin = 0; begin < lists.length;) {
     Bytes bytes = lists.bytes[begin];
     std::size_t end = begin + 1;
     while (end < lists.length && bytes + lists.bytes[end] <= most) bytes += lists.bytes[end++];
-    run_part(begin, end);
+    all.push_back({begin, end, bytes});
     begin = end;
+  }
+  return all;
+}
+
+template <typename RunPart>
+void run_parts(const OpInfo& info, const Lists& lists, RunPart run_part) {
+  const InParts in_parts;
+  const bool writes = std::ranges::any_of(info.arguments, &OpInfo::Argument::writes);
+  std::vector<Stretch> all = stretches(lists);
+  if (writes) {
+    // What needs most comes first: if it finds no room, nothing has been written.
+    const auto largest = std::ranges::max_element(all, {}, &Stretch::bytes);
+    std::rotate(all.begin(), largest, largest + 1);
+  }
+  for (const Stretch& stretch : all) {
+    run_part(stretch.begin, stretch.end);
+    if (writes) in_parts.one_has_written();
   }
   ++lists.manager->list_splits;
 }
@@ -218,7 +240,7 @@ bool run_in_chunks(RunOperator run, const OpInfo& info, const c10::SafeKernelFun
     if (value.isTensorList()) return !tensors[i].empty();
     return i == scalars || (value.isList() && value.toListRef().size() == lists.length);
   };
-  run_parts(lists, [&](std::size_t begin, std::size_t end) {
+  run_parts(info, lists, [&](std::size_t begin, std::size_t end) {
     c10::Stack part = arguments;
     for (std::size_t i = 0; i < info.argument_count; ++i) {
       if (is_cut(i)) part[i] = part_of(arguments[i], begin, end);
@@ -248,7 +270,7 @@ bool run_in_chunks(UnboxedCall& call, c10::function_ref<void(UnboxedCall&)> run)
     call.box(boxed);
     if (!has_length(boxed[scalars].toTensor(), lists.length)) return false;
   }
-  run_parts(lists, [&](std::size_t begin, std::size_t end) {
+  run_parts(call.info(), lists, [&](std::size_t begin, std::size_t end) {
     call.run_part({begin, end, lists.length, scalars}, [&](UnboxedCall& part) {
       run(part);
       StorageUses made;

@@ -66,9 +66,21 @@ bool may_try(DeviceManager* manager, const OpInfo& info) {
   return rule != nullptr && rule->tries_out(info.fused.role);
 }
 
+/// Calls a kernel of sparse tensors, which may take dense ones in.
+void call_keeping(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
+                  const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  const std::size_t base = stack.size() - info.argument_count;
+  const std::vector<c10::IValue> arguments(stack.begin() + static_cast<std::ptrdiff_t>(base),
+                                           stack.end());
+  kernel.callBoxed(op, keys, &stack);
+  keep_inside(state, std::span(stack).subspan(base));
+  keep_inside(state, arguments);
+}
+
 /// Calls a kernel. What its backward pass may use unseen, it keeps.
 void call(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction& kernel,
           const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+  if (info.keeps_inside) return call_keeping(state, info, kernel, op, keys, stack);
   if (!info.may_go_unseen) return kernel.callBoxed(op, keys, &stack);
   const std::uint64_t nodes = nodes_so_far();
   const std::size_t base = stack.size() - info.argument_count;
@@ -90,15 +102,31 @@ void call(ThreadState& state, const OpInfo& info, const c10::SafeKernelFunction&
   pins.keep();
 }
 
+/// Runs an operator that another has called. Whoever calls from outside PyTorch knows its type of
+/// error alone.
+template <typename Run>
+void run_within(ThreadState& state, const OpInfo& info, Run&& run) {
+  const bool by_others = state.in_others_kernel();
+  try {
+    const Depth depth(state, info);
+    run();
+  } catch (const Shortage& shortage) {
+    if (!by_others) throw;
+    throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                shortage.msg());
+  }
+}
+
 // Apart, and not inlined: GCC 12 merges the two paths' clean-up into one that is wrong for
 // exceptions out of nested operators.
 [[gnu::noinline]] void run_nested(ThreadState& state, const OpInfo& info,
                                   const c10::SafeKernelFunction& kernel,
                                   const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                   c10::Stack& stack) {
-  const Depth depth(state, info);
-  pin_nested(state, info, stack);
-  call(state, info, kernel, op, keys, stack);
+  run_within(state, info, [&] {
+    pin_nested(state, info, stack);
+    call(state, info, kernel, op, keys, stack);
+  });
 }
 
 /// All that it touches is on the device at once. What it has made and is not tracked yet.
@@ -352,11 +380,12 @@ bool looks_inside(c10::DispatchKeySet keys) {
 }
 
 [[gnu::noinline]] void run_nested(ThreadState& state, UnboxedCall& call) {
-  const Depth depth(state, call.info());
-  StorageUses storages;
-  if (!call.info().reads_geometry) call.collect_arguments(storages);
-  pin_nested(state, storages);
-  call.run();
+  run_within(state, call.info(), [&] {
+    StorageUses storages;
+    if (!call.info().reads_geometry) call.collect_arguments(storages);
+    pin_nested(state, storages);
+    call.run();
+  });
 }
 
 }  // namespace

@@ -225,7 +225,9 @@ void name_whole_need(ThreadState& state, const OpInfo& info, const c10::Operator
     needed += Pins::bytes_to_come(lock, *manager, state.arguments);
     least = manager->least_limit(manager->engine().immovable(lock) + needed, needed);
   }
-  if (least > shortage.least_limit) throw_out_of_memory(*manager, {.requested = needed});
+  if (least > shortage.least_limit) {
+    throw_out_of_memory(*manager, {.requested = needed, .written = shortage.written});
+  }
 }
 
 }  // namespace lms::torch

@@ -12,15 +12,19 @@ namespace lms::torch {
 /// The kernel runs, of an outermost operator.
 class Kernel {
  public:
-  Kernel(ThreadState& state, const OpInfo& info) : holder_(state.holder) {
-    holder_.holds_locks = info.locks;
+  Kernel(ThreadState& state, const OpInfo& info) : state_(state) {
+    state_.holder.holds_locks = info.locks;
+    state_.kernel_runs = true;
   }
-  ~Kernel() { holder_.holds_locks = false; }
+  ~Kernel() {
+    state_.holder.holds_locks = false;
+    state_.kernel_runs = false;
+  }
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
  private:
-  PinHolder& holder_;
+  ThreadState& state_;
 };
 
 /// Calls the kernel of an outermost operator whose arguments are pinned; again, with more and more

@@ -55,6 +55,12 @@ bool is_keep_key(c10::DispatchKey key) {
   return key != c10::DispatchKey::CPU && key != c10::DispatchKey::CUDA;
 }
 
+bool is_sparse_key(c10::DispatchKey key) {
+  using K = c10::DispatchKey;
+  return key == K::SparseCPU || key == K::SparseCUDA || key == K::SparseCsrCPU ||
+         key == K::SparseCsrCUDA;
+}
+
 bool is_collective(std::string_view name) {
   return starts_with_any(
       name, {"c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::", "_dtensor::"});
@@ -157,6 +163,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.goes_on = is_collective(info.name);
   info.may_go_unseen = info.name == "lms_extension::call";
   bool writes_any = !trusted;
+  bool in_place = false;
   for (std::uint32_t i = 0; i < info.argument_count; ++i) {
     const auto& argument = schema.arguments()[i];
     if (argument.type()->kind() == c10::TypeKind::StreamObjType) info.takes_stream = true;
@@ -167,11 +174,17 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
     const bool writes = !trusted || silent ||
                         (argument.alias_info() != nullptr && argument.alias_info()->isWrite());
     writes_any = writes_any || writes;
+    in_place = in_place || (trusted && writes && !silent && !argument.is_out());
     info.has_outputs = info.has_outputs || argument.is_out();
     info.arguments.push_back({i, writes});
   }
   const auto& tags = op.getTags();
   info.random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
+  // What goes element by element has all its memory before it begins.
+  const bool pointwise = std::ranges::find(tags, at::Tag::pointwise) != tags.end();
+  info.may_write_before_it_asks = in_place && !pointwise;
+  info.keeps_inside = trusted && is_sparse_key(key) && !info.takes_stream && !info.goes_on &&
+                      !info.name.starts_with("aten::_lazy_clone");
   info.completes_results = trusted && info.kind == OpKind::kPlain && !is_factory(info.name);
   if (trusted && info.kind == OpKind::kPlain) info.rerun = rerun_rule(op);
   if (trusted && !is_keep_key(key)) info.deferral = deferral_rule(info.name);

@@ -59,6 +59,8 @@ struct OpInfo {
   bool reads_rows = false;  ///< it may make rows of what it reads and nobody has made (slices/)
   /// It ends whatever other threads do. (A collective, or a function of Python, may wait for them.)
   bool ends_alone = false;
+  /// OpKind::kKeep for what lies within sparse tensors alone: who has one has its values.
+  bool keeps_inside = false;
   bool takes_stream = false;
   /// A collective: its work goes on after it has returned, on tensors of its own too.
   bool goes_on = false;
@@ -72,6 +74,8 @@ struct OpInfo {
   bool may_go_unseen = false;
   /// Of its arguments it asks sizes, strides and types alone: their bytes need not be here.
   bool reads_geometry = false;
+  /// It works in place, and its kernel may ask for memory when it has written some.
+  bool may_write_before_it_asks = false;
   bool has_outputs = false;  ///< tensors of `out=`, which it may give other memory
   std::uint64_t key = 0;     ///< of the operator, the same in every process
   /// Its kernel is one of several, which take more or less memory beside the results (cuDNN's).

@@ -47,7 +47,7 @@ bool run_parts(Cutter& cutter, Bytes limit, Bytes least_part, std::vector<c10::I
 }  // namespace
 
 bool SlicedCall::reads_rows(std::string_view name, CutRule cut) {
-  return cut != nullptr || name == kLoss;
+  return (cut != nullptr && cut != cut_lists) || name == kLoss;
 }
 
 bool SlicedCall::needs_unmade(const std::vector<Cut>& cuts, const UnmadeRows& rows) const {

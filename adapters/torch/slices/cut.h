@@ -50,7 +50,7 @@ struct CutResult {
 struct Cut {
   std::int64_t rows = 0;
   std::vector<CutOperand> operands;
-  std::vector<CutResult> results;  ///< none: it writes its first argument, and returns it
+  std::vector<CutResult> results;  ///< none: it works in place, and returns its first argument
   /// Arguments that are others for a part than for the whole.
   std::vector<std::pair<std::size_t, c10::IValue>> replaced;
 
@@ -103,5 +103,6 @@ std::vector<Cut> cut_index_add(const CallToCut& call);
 std::vector<Cut> cut_scatter_add(const CallToCut& call);
 std::vector<Cut> cut_nll_backward(const CallToCut& call);
 std::vector<Cut> cut_cat(const CallToCut& call);
+std::vector<Cut> cut_lists(const CallToCut& call);
 
 }  // namespace lms::torch

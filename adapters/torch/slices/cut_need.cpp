@@ -79,7 +79,7 @@ void Cutter::throw_short() {
   throw_out_of_memory(manager_, {.requested = requested,
                                  .least_limit = limit_named_,
                                  .reason = full_below_,
-                                 .half_written = half_written()});
+                                 .written = half_written() ? Written::kPart : Written::kNothing});
 }
 
 }  // namespace lms::torch

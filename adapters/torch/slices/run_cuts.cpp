@@ -242,7 +242,8 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
   }
   results.clear();
   for (const Result& result : results_) results.emplace_back(result.tensor);
-  if (results_.empty()) results.push_back(arguments_.front());
+  const bool returns = !called_.op.schema().returns().empty();
+  if (results_.empty() && returns) results.push_back(arguments_.front());
   let_go();
   return Outcome::kDone;
 }
@@ -331,10 +332,11 @@ void Cutter::set_operands(c10::Stack& arguments, const Cut& cut,
     const CutOperand& operand = cut.operands[i];
     if (operand.element < 0) {
       arguments[operand.argument] = staged[i];
-    } else {
-      list.push_back(staged[i]);
-      arguments[operand.argument] = list;
+      continue;
     }
+    if (operand.element == 0) list = c10::List<at::Tensor>();
+    list.push_back(staged[i]);
+    arguments[operand.argument] = list;
   }
 }
 
