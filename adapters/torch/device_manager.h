@@ -162,7 +162,8 @@ class DeviceManager {
 
   /// The last try of an operator may let its kernel go on with another algorithm: it has several,
   /// the user allows it, and nothing that has been dropped waits for being computed with the first.
-  [[nodiscard]] bool may_change_algorithm(const OpInfo& info);
+  [[nodiscard]] bool may_change_algorithm(const OpInfo& info,
+                                          std::span<const c10::IValue> arguments);
   /// A convolution has gone on with another algorithm, for which see changed_algorithms().
   void algorithm_was_changed(const OpInfo& info);
   [[nodiscard]] const ChangedAlgorithms& changed_algorithms() const { return changed_algorithms_; }

@@ -256,10 +256,14 @@ void DeviceManager::note_below(Bytes used) {
                                         : TierBelow::kRoomy);
 }
 
-bool DeviceManager::may_change_algorithm(const OpInfo& info) {
+bool DeviceManager::may_change_algorithm(const OpInfo& info,
+                                         std::span<const c10::IValue> arguments) {
   if (!info.has_algorithms || !other_algorithms_) return false;
-  EngineLock lock = engine().lock();
-  return engine().stats(lock).dropped.current == 0;
+  {
+    EngineLock lock = engine().lock();
+    if (engine().stats(lock).dropped.current == 0) return true;
+  }
+  return !lineages().may_need_algorithm_of(arguments);
 }
 
 void DeviceManager::algorithm_was_changed(const OpInfo& info) {

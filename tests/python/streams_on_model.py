@@ -184,7 +184,7 @@ def test_read_in_place_while_it_comes_back(readers: int, arena: bool) -> None:
                 read.append(x.clone())
             x.record_stream(side)
         limit = "512MiB" if arena else "127MiB"
-        torch_lms.enable(device="cuda", limit=limit, min_block="64KiB", verify=False)
+        torch_lms.enable(device="cuda", limit=limit, slices="auto", verify=False)
         read.append(x.clone())
         del x
         main.synchronize()

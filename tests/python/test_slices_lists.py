@@ -43,7 +43,7 @@ def drawn(*sizes: int, device: str, dtype: torch.dtype, seed: int) -> Tensor:
 
 def weights(device: str, dtype: torch.dtype) -> list[Tensor]:
     """Of which the first is far larger than the others; the second is laid out otherwise."""
-    rows = 128 * 1024 if device == "cuda" else 1024
+    rows = 512 * 1024 if device == "cuda" else 1024
     large = drawn(rows, 128, device=device, dtype=dtype, seed=0)
     other = drawn(1, 64, 16, 16, device=device, dtype=dtype, seed=1)
     other = other.contiguous(memory_format=torch.channels_last)
@@ -73,13 +73,15 @@ def test_a_weight_larger_than_the_limit(
 ) -> None:
     if device == "cuda" and threads == 2:
         pytest.skip("threads of the host compute nothing there")
+    if device == "cuda" and name == "adagrad":
+        pytest.skip("PyTorch has no such kernel")
     if device == "cpu" and name == "sgd" and dtype == torch.bfloat16:
         pytest.skip("PyTorch's kernel reads momenta of other elements: it is left whole")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         expected = bits(trained(device, OPTIMIZERS[name], dtype))
-        large = 128 * 128 * 1024 if device == "cuda" else 128 * 1024
+        large = 128 * 512 * 1024 if device == "cuda" else 128 * 1024
         # The weight, its gradient, or a moment alone, and what parts of all of them take.
         limit = large * dtype.itemsize * 3 // 2 + (64 * MIB if device == "cuda" else 0)
         with sliced(device, limit, min_block=4096):

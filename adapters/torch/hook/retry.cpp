@@ -10,19 +10,6 @@
 namespace lms::torch {
 namespace {
 
-class WorkspaceRetryScope {
- public:
-  WorkspaceRetryScope(ThreadState& state, WorkspaceRetry& workspace_retry) : state_(state) {
-    state_.workspace_retry = &workspace_retry;
-  }
-  ~WorkspaceRetryScope() { state_.workspace_retry = nullptr; }
-  WorkspaceRetryScope(const WorkspaceRetryScope&) = delete;
-  WorkspaceRetryScope& operator=(const WorkspaceRetryScope&) = delete;
-
- private:
-  ThreadState& state_;
-};
-
 DeviceManager* manager_of_first(std::span<const StorageUse> storages) {
   for (const StorageUse& use : storages) {
     if (auto* manager = active_manager(use.storage->device())) return manager;
@@ -99,13 +86,13 @@ void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const 
                               const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                               c10::DispatchKeySet keys, c10::Stack& stack) {
   const Kernel running(state, info);
-  if (!manager.may_change_algorithm(info)) {
+  if (!manager.may_change_algorithm(info, std::span(stack).last(info.argument_count))) {
     kernel.callBoxed(op, keys, &stack);
     return;
   }
   WorkspaceRetry workspace_retry;
   try {
-    const WorkspaceRetryScope scope(state, workspace_retry);
+    const WorkspaceRetryScope scope(state, &workspace_retry);
     kernel.callBoxed(op, keys, &stack);
   } catch (const c10::Error&) {
     if (workspace_retry.refused.empty()) throw;

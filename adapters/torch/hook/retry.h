@@ -27,6 +27,20 @@ class Kernel {
   ThreadState& state_;
 };
 
+/// While it lives the thread's kernel may go on with other algorithms.
+class WorkspaceRetryScope {
+ public:
+  WorkspaceRetryScope(ThreadState& state, WorkspaceRetry* workspace_retry) : state_(state) {
+    state_.workspace_retry = workspace_retry;
+  }
+  ~WorkspaceRetryScope() { state_.workspace_retry = nullptr; }
+  WorkspaceRetryScope(const WorkspaceRetryScope&) = delete;
+  WorkspaceRetryScope& operator=(const WorkspaceRetryScope&) = delete;
+
+ private:
+  ThreadState& state_;
+};
+
 /// Calls the kernel of an outermost operator whose arguments are pinned; again, with more and more
 /// room, where it runs out of memory. Throws what the kernel throws with all the room there is, or
 /// what name_whole_need() says of it.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "adapters/torch/fused/rule.h"
@@ -22,6 +23,7 @@ struct Draft {
   c10::StorageImpl* self = nullptr;  ///< that it writes; null: it only makes new ones
   std::shared_ptr<Origin> target;    ///< of self
   bool overwrites = false;           ///< all of self
+  bool transposed = false;           ///< a convolution that is the backward pass of another
   std::vector<c10::StorageImpl*> inputs;
 };
 
@@ -53,6 +55,10 @@ class Lineages {
   /// What has been recorded is forgotten: nothing more is dropped because of it. What has been
   /// dropped already can still be computed again, unless the hooks go.
   void stop() { ++epoch_; }
+
+  /// False: nothing recorded so far has been computed by a convolution of tensors of these sizes,
+  /// so that nothing is computed again by the algorithm of this call.
+  [[nodiscard]] bool may_need_algorithm_of(std::span<const c10::IValue> arguments);
 
   /// Around fork(), so that a child can compute what it finds dropped.
   void before_fork() { mutex_.lock(); }
@@ -135,6 +141,7 @@ class Lineages {
 
   bool describe(const at::Tensor& tensor, c10::StorageImpl* self, TensorSpec& spec);
   bool describe_arguments(const std::vector<c10::IValue>& values, Draft& draft, Call& call);
+  void note_convolution(const Call& call, bool transposed);
   void commit_write(const Draft& draft, std::uint32_t most_depth);
   void commit_results(const Draft& draft, const c10::Stack& stack, std::size_t base,
                       std::uint32_t most_depth);
@@ -210,8 +217,10 @@ class Lineages {
   std::unordered_map<c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> exposed_;
   std::atomic<bool> small_exposed_{false};
   std::unordered_map<BlockUid, std::weak_ptr<Origin>> ghosts_;
-  std::uint64_t visit_ = 0;        ///< walks through the graph so far
-  std::size_t prune_at_ = kPrune;  ///< ghosts, at which dead ones are looked for
+  std::unordered_set<std::uint64_t> convolved_;  ///< sizes of what convolutions have read so far
+  bool convolved_back_ = false;                  ///< some of them are backward passes of others
+  std::uint64_t visit_ = 0;                      ///< walks through the graph so far
+  std::size_t prune_at_ = kPrune;                ///< ghosts, at which dead ones are looked for
   std::size_t prune_exposed_at_ = kPrune;
 };
 

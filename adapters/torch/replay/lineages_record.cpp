@@ -7,6 +7,7 @@
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/replay/replay.h"
+#include "base/mixed.h"
 
 namespace lms::torch {
 namespace {
@@ -123,12 +124,11 @@ std::optional<Draft> Lineages::prepare(const OpInfo& info, const c10::SafeKernel
   // Within an access scope raw pointers are in use: what is read may be written at any moment.
   if (!repeatable_now(info) || !thread_state().access_scopes.empty()) return std::nullopt;
   if (!manager_.records_here()) return std::nullopt;
-  if (!manager_.changed_algorithms().repeat(info, is_transposed(info, op, stack))) {
-    return std::nullopt;
-  }
+  const bool transposed = is_transposed(info, op, stack);
+  if (!manager_.changed_algorithms().repeat(info, transposed)) return std::nullopt;
   const auto reads = replay_arguments(info, op, stack);
   if (!reads) return std::nullopt;
-  Draft draft;
+  Draft draft{.transposed = transposed};
   auto call = std::make_shared<Call>();
   call->info = &info;
   call->kernel = &kernel;
@@ -167,11 +167,37 @@ std::optional<Draft> Lineages::prepare(const OpInfo& info, const c10::SafeKernel
   return draft;
 }
 
+namespace {
+
+std::uint64_t number_of(std::span<const std::int64_t> sizes) {
+  std::uint64_t number = sizes.size();
+  for (const std::int64_t size : sizes) number = mixed(number, static_cast<std::uint64_t>(size));
+  return number;
+}
+
+}  // namespace
+
+void Lineages::note_convolution(const Call& call, bool transposed) {
+  const Guard guard(mutex_);
+  convolved_back_ = convolved_back_ || transposed;
+  for (const TensorSpec& spec : call.tensors) convolved_.insert(number_of(spec.sizes));
+}
+
+bool Lineages::may_need_algorithm_of(std::span<const c10::IValue> arguments) {
+  const Guard guard(mutex_);
+  if (convolved_back_) return true;
+  return std::ranges::all_of(arguments, [&](const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return true;
+    return convolved_.contains(number_of(value.toTensor().sizes()));
+  });
+}
+
 void Lineages::commit(Draft draft, const c10::Stack& stack, std::size_t base,
                       std::uint32_t most_depth) {
   if (const FusedRule* rule = manager_.fused_rule(*draft.call->info)) {
     save_results(*rule, *draft.call, stack, base);
   }
+  if (draft.call->info->has_algorithms) note_convolution(*draft.call, draft.transposed);
   if (draft.target) {
     commit_write(draft, most_depth);
   } else {

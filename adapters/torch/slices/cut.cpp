@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <string>
 
 #include "adapters/torch/version.h"
 
@@ -181,19 +182,23 @@ constexpr std::array kPointwiseNames = std::to_array<std::string_view>({
     "aten::zero_",
 });
 
-/// Optimizers' updates, and what works in place element by element on lists.
-bool updates_lists(std::string_view name) {
+/// Optimizers' updates, and what goes element by element over lists: that is what there is in
+/// place, too.
+bool goes_over_lists(std::string_view name) {
   static constexpr std::array kFused = std::to_array<std::string_view>(
       {"aten::_fused_adagrad_", "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_"});
-  const std::string_view base = name.substr(0, name.find('.'));
-  if (base.starts_with("aten::_foreach_")) return base.ends_with('_');
-  return std::ranges::binary_search(kFused, base);
+  const std::size_t dot = name.find('.');
+  const std::string base(name.substr(0, dot));
+  const std::string overload(dot == std::string_view::npos ? "" : name.substr(dot + 1));
+  if (!base.starts_with("aten::_foreach_")) return std::ranges::binary_search(kFused, base);
+  if (base.ends_with('_')) return true;
+  return c10::Dispatcher::singleton().findSchema({base + "_", overload}).has_value();
 }
 
 }  // namespace
 
 CutRule cut_rule(std::string_view name) {
-  if (updates_lists(name)) return cut_lists;
+  if (goes_over_lists(name)) return cut_lists;
   const auto found = std::ranges::find(kRowRules, name, &RowRule::name);
   if (found != kRowRules.end()) return found->rule;
   return std::ranges::binary_search(kPointwiseNames, name) ? cut_pointwise : nullptr;

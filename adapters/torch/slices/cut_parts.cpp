@@ -99,7 +99,13 @@ void Cutter::compute(const Cut& cut, Part& part) {
   state.operator_pins.swap(outer);
   if (cut.moves) part.made = part.staged;
   if (cut.moves || cut.results.empty()) return;
-  for (const c10::IValue& value : part.arguments) part.made.push_back(value.toTensor());
+  for (const c10::IValue& value : part.arguments) {
+    if (value.isTensorList()) {
+      for (at::Tensor& tensor : value.toTensorVector()) part.made.push_back(std::move(tensor));
+    } else {
+      part.made.push_back(value.toTensor());
+    }
+  }
 }
 
 std::optional<c10::Storage> Cutter::room_here(Bytes bytes) const {

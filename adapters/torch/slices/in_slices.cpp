@@ -5,6 +5,7 @@
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
+#include "adapters/torch/hook/retry.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/replay/replay.h"
 #include "adapters/torch/slices/run_cuts.h"
@@ -163,7 +164,7 @@ bool SlicedCall::run(c10::Stack& stack, bool tried) {
   using Whole = SliceMemory::Whole;
   const Whole whole = manager_.slice_memory().of(number_);
   const bool in_place = manager_.slice_mode() == SliceMode::kInPlace || whole == Whole::kInPlace ||
-                        whole == Whole::kAllBelow;
+                        whole == Whole::kAllBelow || whole == Whole::kLessWorkspace;
   if (info_.cut != nullptr && !in_place && run_in_parts(stack)) return true;
   // Its kernel may have written some of what it writes.
   if (tried && !info_.may_rerun && info_.cut == nullptr) return false;
@@ -174,25 +175,43 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
   using Whole = SliceMemory::Whole;
   if (!may_be_in_place()) return false;
   const bool stress = manager_.slice_mode() == SliceMode::kInPlace;
+  const Whole known = manager_.slice_memory().of(number_);
   // One that cannot be tried again has all the room that there is.
-  bool all = stress || manager_.slice_memory().of(number_) == Whole::kAllBelow ||
+  bool all = stress || known == Whole::kAllBelow || known == Whole::kLessWorkspace ||
              (!info_.may_rerun && info_.cut == nullptr);
+  bool less = known == Whole::kLessWorkspace;
   const Bytes lack = std::max(lack_, manager_.slice_memory().lack_of(number_));
   for (int refusals = 0;;) {
     InPlace call(manager_, {info_, kernel_, op_, keys_}, arguments_);
+    WorkspaceRetry other;
     std::vector<c10::IValue> results;
-    const auto outcome = call.run(all, lack, results);
-    if (outcome == InPlace::Outcome::kDone) {
-      const Whole whole = all ? Whole::kAllBelow : Whole::kInPlace;
+    if (run(call, all, lack, less ? &other : nullptr, results)) {
+      const Whole whole = less ? Whole::kLessWorkspace : all ? Whole::kAllBelow : Whole::kInPlace;
       if (!stress) manager_.slice_memory().set(number_, whole, lack);
+      if (!other.refused.empty()) manager_.algorithm_was_changed(info_);
       born_.assign(call.born().begin(), call.born().end());
       take(stack, results);
       return true;
     }
     manager_.pilot().restart_operator();
     if (call.contended() && ++refusals < kMostRefusals) continue;
-    if (all) return false;
+    if (all && (less || !manager_.may_change_algorithm(info_, arguments_))) return false;
+    less = all;
     all = true;
+  }
+}
+
+bool SlicedCall::run(InPlace& call, bool all, Bytes lack, WorkspaceRetry* other,
+                     std::vector<c10::IValue>& results) {
+  ThreadState& state = thread_state();
+  const WorkspaceRetryScope scope(state, other);
+  try {
+    return call.run(all, lack, results) == InPlace::Outcome::kDone;
+  } catch (const c10::Error&) {
+    // Whatever the kernel says, after all its algorithms, this is why.
+    if (other == nullptr || other->refused.empty()) throw;
+    begin_anew(state);
+    return false;
   }
 }
 

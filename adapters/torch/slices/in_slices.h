@@ -18,7 +18,9 @@
 namespace lms::torch {
 
 class DeviceManager;
+class InPlace;
 struct StorageUse;
+struct WorkspaceRetry;
 
 /// One outermost call of an operator that may not fit the device, and that can be cut, or work on
 /// what lies below.
@@ -79,6 +81,9 @@ class SlicedCall {
   [[nodiscard]] bool needs_unmade(const std::vector<Cut>& cuts, const UnmadeRows& rows) const;
   bool gather_losses(c10::Stack& stack, const UnmadeRows& rows);
   bool run_in_place(c10::Stack& stack);
+  /// `other`: by whatever algorithm finds room; null: by the first. False: there was none.
+  static bool run(InPlace& call, bool all, Bytes lack, WorkspaceRetry* other,
+                  std::vector<c10::IValue>& results);
   void take(c10::Stack& stack, std::span<const c10::IValue> results) const;
 
   SlicedCall(DeviceManager& manager, const OpInfo& info, const c10::SafeKernelFunction& kernel,

@@ -1,4 +1,4 @@
-// Updates in place over lists, of which the call has one position: element by element.
+// What goes over lists element by element, of which the call has one position: updates, and others.
 
 #include <ATen/Parallel.h>
 
@@ -68,6 +68,10 @@ std::vector<Cut> cut_lists(const CallToCut& call) {
   }
   const auto unit = first.defined() ? unit_for(first) : std::nullopt;
   if (!unit || reads_others(call, first)) return {};
+  const auto& returns = call.op.schema().returns();
+  const bool makes = !returns.empty() && returns.front().alias_info() == nullptr;
+  if (makes)
+    cut.results.push_back({.sizes = first.sizes().vec(), .strides = first.strides().vec()});
   cut.rows = first.numel();
   cut.unit = *unit;
   return {std::move(cut)};

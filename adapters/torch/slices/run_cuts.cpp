@@ -240,12 +240,25 @@ Cutter::Outcome Cutter::run(const Room& wanted, std::vector<c10::IValue>& result
       room.thirds = false;
     }
   }
-  results.clear();
-  for (const Result& result : results_) results.emplace_back(result.tensor);
-  const bool returns = !called_.op.schema().returns().empty();
-  if (results_.empty() && returns) results.push_back(arguments_.front());
+  take_results(results);
   let_go();
   return Outcome::kDone;
+}
+
+void Cutter::take_results(std::vector<c10::IValue>& results) const {
+  results.clear();
+  const auto& returns = called_.op.schema().returns();
+  if (results_.empty()) {
+    if (!returns.empty()) results.push_back(arguments_.front());
+    return;
+  }
+  c10::List<at::Tensor> list;
+  for (const Result& result : results_) list.push_back(result.tensor);
+  if (returns.front().type()->kind() == c10::TypeKind::ListType) {
+    results.emplace_back(std::move(list));
+  } else {
+    results.assign(list.begin(), list.end());
+  }
 }
 
 std::vector<Born> Cutter::born() const {

@@ -113,6 +113,8 @@ class Cutter {
   at::Tensor make_rows(const CutOperand& operand, std::int64_t row, std::int64_t rows, Pins& pins);
   void compute(const Cut& cut, Part& part);
   void take_results(const Cut& cut, Part& part);
+  /// As the operator returns them.
+  void take_results(std::vector<c10::IValue>& results) const;
   void make_result(const CutResult& spec, const Cut& cut, const at::Tensor& part);
   /// Room on the device for a result that may lie there; else nothing.
   [[nodiscard]] std::optional<c10::Storage> room_here(Bytes bytes) const;
