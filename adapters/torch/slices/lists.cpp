@@ -59,10 +59,12 @@ std::vector<Cut> cut_lists(const CallToCut& call) {
       first = tensor;
     }
     if (tensor.dim() == 0) continue;  // a number for each position
-    const bool shares = std::ranges::any_of(cut.operands, [&](const CutOperand& operand) {
-      return operand.tensor.is_alias_of(tensor);
+    // Of one memory they are the same elements, or none.
+    const bool overlaps = std::ranges::any_of(cut.operands, [&](const CutOperand& operand) {
+      return operand.tensor.is_alias_of(tensor) &&
+             operand.tensor.storage_offset() != tensor.storage_offset();
     });
-    if (shares || !lies_as(tensor, first)) return {};
+    if (overlaps || !lies_as(tensor, first)) return {};
     const bool writes = schema[i].alias_info() != nullptr && schema[i].alias_info()->isWrite();
     cut.operands.push_back({.argument = i, .element = 0, .tensor = tensor, .writes = writes});
   }

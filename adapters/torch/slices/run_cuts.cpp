@@ -257,7 +257,7 @@ void Cutter::take_results(std::vector<c10::IValue>& results) const {
   if (returns.front().type()->kind() == c10::TypeKind::ListType) {
     results.emplace_back(std::move(list));
   } else {
-    results.assign(list.begin(), list.end());
+    for (const Result& result : results_) results.emplace_back(result.tensor);
   }
 }
 
