@@ -21,3 +21,8 @@ def test_a_fraction_is_a_bound_too() -> None:
 @pytest.mark.parametrize("words", [[], ["graph"]])
 def test_workspaces_of_an_earlier_run_keep_no_segment(words: list[str]) -> None:
     run_on_model("workspaces_on_model.py", *words, costless=True)
+
+
+@pytest.mark.parametrize("when", ["off", "on"])
+def test_what_dies_below_the_window_gives_its_memory_back(when: str) -> None:
+    run_on_model("leftovers_on_model.py", when)

@@ -303,23 +303,39 @@ void DeviceArena::move_window() {
   const Bytes above = round_up(map_.top(), memory_.chunk());
   const Bytes room = map_.capacity() - base_;
   if (above > base_ && above + room <= memory_.reserved()) base_ = above;
-  // Memory stays behind what is in use; all other addresses below are walled off.
+  map_.set_capacity(std::max(map_.capacity(), base_ + room));
+  wall_off();
+}
+
+/// Memory stays behind what is in use below the window; all other addresses there are walled off.
+void DeviceArena::wall_off() {
   for (const Bytes wall : walls_) map_.give(wall);
   walls_.clear();
+  const Bytes base = base_;
   Bytes from = 0;
   std::vector<std::pair<Bytes, Bytes>> gaps;
+  const auto free_until = [&](Bytes end) {
+    if (from < end) gaps.emplace_back(from, end);
+  };
   map_.for_each([&](Bytes address, Bytes size) {
-    if (address > from) gaps.emplace_back(from, address);
-    from = address + size;
+    free_until(std::min(address, base));
+    from = std::max(from, address + size);
   });
-  if (from < base_) gaps.emplace_back(from, base_.load());
-  map_.set_capacity(std::max(map_.capacity(), base_ + room));
+  free_until(base);
   for (const auto& [begin, end] : gaps) {
     memory_.unmap(begin, end);
     if (map_.take_at(begin, end - begin)) walls_.push_back(begin);
   }
   below_ = memory_.mapped_below(base_);
   note_mapped();
+}
+
+bool DeviceArena::give_back_below() {
+  const Guard guard(mutex_);
+  if (below_ == 0) return false;
+  const Bytes before = memory_.mapped();
+  wall_off();
+  return memory_.mapped() < before;
 }
 
 void DeviceArena::trim() {

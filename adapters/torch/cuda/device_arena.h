@@ -101,6 +101,9 @@ class DeviceArena {
   /// If anything lies in the window: the window begins anew above it, and memory behind addresses
   /// below that nobody uses is given back. Waits for the device if there is any.
   void move_window();
+  /// Gives memory below the window back behind which nothing lies any more. False: there was none.
+  /// Waits for the device if there is any.
+  bool give_back_below();
   /// Gives physical memory of the window above what is in use back to the driver. Waits for the
   /// device if there is any.
   void trim();
@@ -121,6 +124,7 @@ class DeviceArena {
   void reset_peak();
 
  private:
+  void wall_off();
   void* put_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid);
   [[nodiscard]] std::vector<std::uint32_t> free_pages(Bytes size);
   void* register_stay(Bytes address, Bytes size, BlockUid uid);
