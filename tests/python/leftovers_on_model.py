@@ -1,4 +1,4 @@
-"""What lies below the arena's window and dies while LMS is off, or on: on the model of CUDA (costless)."""
+"""What lies below the arena's window and dies while LMS is off, or on (model of CUDA, costless)."""
 
 from __future__ import annotations
 
