@@ -185,3 +185,27 @@ def test_what_may_have_been_written_is_said() -> None:
         self.scatter_reduce_(1, index, source, "mean")
     assert "may have been written in part" in str(refused.value)
     assert "Nothing was lost" not in str(refused.value)
+
+
+def test_a_weight_that_is_there_twice_is_updated_in_order() -> None:
+    """What needs most comes first only where no memory is behind two positions."""
+
+    def twice() -> list[Tensor]:
+        weight = numbers(64, 64, device="cpu")
+        large = numbers(2048, 64, device="cpu", seed=4)
+        shared = [weight, large, large]
+        grads = [numbers(*p.shape, device="cpu", seed=5 + i) for i, p in enumerate(shared)]
+        # Two positions over one memory, of which the later is larger: all of it, after a part.
+        shared[1], grads[1] = large[:1024], grads[1][:1024]
+        torch._fused_sgd_(
+            shared, grads, [], weight_decay=0.3, momentum=0.0, lr=0.1, dampening=0.0,
+            nesterov=False, maximize=False, is_first_step=False,
+        )  # fmt: skip
+        return [weight, large]
+
+    expected = bits(twice())
+    with torch_lms.managed(**SMALL, limit=3 * MIB, deferred_updates="false"):
+        before = torch_lms.memory_stats("cpu")["list_splits"]
+        found = twice()
+        assert torch_lms.memory_stats("cpu")["list_splits"] > before
+    assert bits(found) == expected

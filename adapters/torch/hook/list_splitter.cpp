@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "adapters/torch/thread_state.h"
@@ -167,12 +168,24 @@ std::vector<Stretch> stretches(const Lists& lists) {
   return all;
 }
 
+/// No memory is behind two positions: then their order does not matter.
+bool positions_differ(const Lists& lists) {
+  std::unordered_map<const c10::StorageImpl*, std::size_t> position_of;
+  for (const at::TensorList column : lists.columns) {
+    for (std::size_t k = 0; k < lists.length; ++k) {
+      const auto* const storage = column[k].storage().unsafeGetStorageImpl();
+      if (position_of.try_emplace(storage, k).first->second != k) return false;
+    }
+  }
+  return true;
+}
+
 template <typename RunPart>
 void run_parts(const OpInfo& info, const Lists& lists, RunPart run_part) {
   const InParts in_parts;
   const bool writes = std::ranges::any_of(info.arguments, &OpInfo::Argument::writes);
   std::vector<Stretch> all = stretches(lists);
-  if (writes) {
+  if (writes && positions_differ(lists)) {
     // What needs most comes first: if it finds no room, nothing has been written.
     const auto largest = std::ranges::max_element(all, {}, &Stretch::bytes);
     std::rotate(all.begin(), largest, largest + 1);

@@ -179,7 +179,7 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
   // One that cannot be tried again has all the room that there is.
   bool all = stress || known == Whole::kAllBelow || known == Whole::kLessWorkspace ||
              (!info_.may_rerun && info_.cut == nullptr);
-  bool less = known == Whole::kLessWorkspace;
+  bool less = known == Whole::kLessWorkspace && manager_.may_change_algorithm(info_, arguments_);
   const Bytes lack = std::max(lack_, manager_.slice_memory().lack_of(number_));
   for (int refusals = 0;;) {
     InPlace call(manager_, {info_, kernel_, op_, keys_}, arguments_);
