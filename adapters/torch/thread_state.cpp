@@ -360,10 +360,13 @@ struct Held {
 
 /// What the thread's operator has written; `known`: of its own work.
 Written written_by(const ThreadState& state, Written known) {
-  if (state.in_parts && (known == Written::kPart || state.part_written)) return Written::kSomeLists;
-  const bool perhaps = known == Written::kNothing && state.kernel_runs &&
-                       state.outermost != nullptr && state.outermost->cut == nullptr &&
-                       state.outermost->may_write_before_it_asks;
+  const OpInfo* const info = state.outermost;
+  const bool lists = info != nullptr && info->kind == OpKind::kList;
+  if (state.in_parts && state.part_written) return Written::kSomeLists;
+  if (known == Written::kPart && (lists || state.in_parts)) return Written::kSomeLists;
+  // A kernel that takes lists of mixed tensors goes through them one by one.
+  const bool perhaps = known == Written::kNothing && state.kernel_runs && info != nullptr &&
+                       (lists || info->cut == nullptr) && info->may_write_before_it_asks;
   return perhaps ? Written::kPerhaps : known;
 }
 

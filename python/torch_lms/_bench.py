@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import _settings
+from . import _machine, _settings
 from ._bench_record import SCHEMA, Build, Record, other_setting, read_record, write_record
 from ._bench_try import run_try
 
@@ -84,7 +84,7 @@ def bench(
     where = _settings.parse_device(device)
     limit = None
     if cap is not None:
-        limit = _settings.parse_bytes(cap, lambda: _settings.device_memory(where))
+        limit = _settings.parse_bytes(cap, lambda: _machine.device_memory(where))
     common: Record = {
         "schema": SCHEMA,
         "study": study,

@@ -18,7 +18,7 @@ import torch
 
 import torch_lms
 
-from . import _library, _settings
+from . import _library, _machine, _settings
 from ._summary import format_bytes
 
 _MIB = 1 << 20
@@ -54,7 +54,7 @@ def device_facts(device: str) -> dict[str, Any]:
     nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
     facts: dict[str, Any] = {
         "name": device,
-        "memory": _settings.device_memory(device),
+        "memory": _machine.device_memory(device),
         "numa_nodes": max(1, len(nodes)),
     }
     if device != "cpu":
@@ -80,7 +80,7 @@ def host_facts() -> dict[str, Any]:
         "processors": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "available": _available_memory(),
-        "group_limit": _settings.memory_limit_of_group(),
+        "group_limit": _machine.memory_limit_of_group(),
     }
 
 
@@ -97,7 +97,7 @@ def disk_facts(directory: str, size: int = _DISK_BYTES) -> dict[str, Any]:
     space = os.statvfs(directory)
     facts: dict[str, Any] = {
         "directory": directory,
-        "file_system": _settings.file_system_of(directory),
+        "file_system": _machine.file_system_of(directory),
         "free": space.f_frsize * space.f_bavail,
         "direct": True,
     }

@@ -52,7 +52,7 @@ def test_enable_twice_changes_the_limits() -> None:
 
 def test_a_limit_is_found() -> None:
     torch_lms.enable(device="cpu")
-    assert 0 < torch_lms.get_limit() <= torch_lms._settings.host_memory()
+    assert 0 < torch_lms.get_limit() <= torch_lms._machine.host_memory()
 
 
 def test_managed_restores_the_state_before() -> None:

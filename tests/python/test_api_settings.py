@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torch_lms
-from torch_lms import _settings
+from torch_lms import _machine, _settings
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_bad_plans(name: str, given: object) -> None:
 
 def test_percent_of_the_device() -> None:
     settings = _settings.resolve({"limit": "50%", "device": "cpu"}, {})
-    assert settings.limit == _settings.host_memory() // 2
+    assert settings.limit == _machine.host_memory() // 2
 
 
 def test_unknown_variable_is_an_error_with_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,18 +298,18 @@ def test_cuda_devices() -> None:
 
 def test_default_directory_is_on_a_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kinds = {str(tmp_path): "tmpfs"}
-    monkeypatch.setattr(_settings, "file_system_of", lambda path: kinds.get(str(path), "ext4"))
+    monkeypatch.setattr(_machine, "file_system_of", lambda path: kinds.get(str(path), "ext4"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert _settings.default_directory() == "/var/tmp"
+    assert _machine.default_directory() == "/var/tmp"
     kinds[str(tmp_path)] = "xfs"
-    assert _settings.default_directory() == str(tmp_path)
+    assert _machine.default_directory() == str(tmp_path)
 
 
 def test_file_systems() -> None:
-    assert _settings.file_system_of("/proc/self") == "proc"
-    assert _settings.file_system_of("/") != "unknown"
+    assert _machine.file_system_of("/proc/self") == "proc"
+    assert _machine.file_system_of("/") != "unknown"
 
 
 def test_group_limit_is_below_the_machine() -> None:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < _settings.host_memory() <= machine
+    assert 0 < _machine.host_memory() <= machine

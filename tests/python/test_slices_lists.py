@@ -193,10 +193,9 @@ def test_a_weight_that_is_there_twice_is_updated_in_order() -> None:
     def twice() -> list[Tensor]:
         weight = numbers(64, 64, device="cpu")
         large = numbers(2048, 64, device="cpu", seed=4)
-        shared = [weight, large, large]
+        # Two positions over one memory, of which the later needs more: all of it, after a part.
+        shared = [weight, large[:1024], large]
         grads = [numbers(*p.shape, device="cpu", seed=5 + i) for i, p in enumerate(shared)]
-        # Two positions over one memory, of which the later is larger: all of it, after a part.
-        shared[1], grads[1] = large[:1024], grads[1][:1024]
         torch._fused_sgd_(
             shared, grads, [], weight_decay=0.3, momentum=0.0, lr=0.1, dampening=0.0,
             nesterov=False, maximize=False, is_first_step=False,

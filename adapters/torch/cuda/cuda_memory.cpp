@@ -66,7 +66,7 @@ void CudaMemory::start(Bytes limit, Bytes total) {
       // A device or driver without virtual memory management: PyTorch's allocator does it all.
     }
   }
-  if (arena_) arena_->give_back_below();  // what has died since
+  if (arena_ && !manager_.capturing()) arena_->give_back_below();  // what has died since
   owners_.start();
 }
 
@@ -257,7 +257,7 @@ c10::DataPtr CudaMemory::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, 
       EngineLock lock = engine_.lock();
       const Bytes left = engine_.reclaim(lock, size);
       lock.unlock();
-      if (left == 0 && !arena_->give_back_below()) return {};
+      if (left == 0 && (manager_.capturing() || !arena_->give_back_below())) return {};
       BridgeAllocator::instance().native()->emptyCache({0, 0});
       update_capacity();
     }

@@ -185,9 +185,9 @@ void run_parts(const OpInfo& info, const Lists& lists, RunPart run_part) {
   const InParts in_parts;
   const bool writes = std::ranges::any_of(info.arguments, &OpInfo::Argument::writes);
   std::vector<Stretch> all = stretches(lists);
-  if (writes && positions_differ(lists)) {
-    // What needs most comes first: if it finds no room, nothing has been written.
-    const auto largest = std::ranges::max_element(all, {}, &Stretch::bytes);
+  // What needs most comes first: if it finds no room, nothing has been written.
+  const auto largest = std::ranges::max_element(all, {}, &Stretch::bytes);
+  if (writes && largest != all.begin() && positions_differ(lists)) {
     std::rotate(all.begin(), largest, largest + 1);
   }
   for (const Stretch& stretch : all) {

@@ -169,9 +169,12 @@ std::optional<Draft> Lineages::prepare(const OpInfo& info, const c10::SafeKernel
 
 namespace {
 
+/// Without dimensions of size 1: cuDNN's plans of one dimension are those of two.
 std::uint64_t number_of(std::span<const std::int64_t> sizes) {
-  std::uint64_t number = sizes.size();
-  for (const std::int64_t size : sizes) number = mixed(number, static_cast<std::uint64_t>(size));
+  std::uint64_t number = 0;
+  for (const std::int64_t size : sizes) {
+    if (size != 1) number = mixed(number, static_cast<std::uint64_t>(size));
+  }
   return number;
 }
 
@@ -185,7 +188,11 @@ void Lineages::note_convolution(const Call& call, bool transposed) {
 
 bool Lineages::may_need_algorithm_of(std::span<const c10::IValue> arguments) {
   const Guard guard(mutex_);
-  if (convolved_back_) return true;
+  // The backward pass of a transposed one is another's forward pass, of sizes that nobody has
+  // noted.
+  const bool transposed = std::ranges::any_of(
+      arguments, [](const c10::IValue& value) { return value.isBool() && value.toBool(); });
+  if (convolved_back_ || (transposed && !convolved_.empty())) return true;
   return std::ranges::all_of(arguments, [&](const c10::IValue& value) {
     if (!value.isTensor() || !value.toTensor().defined()) return true;
     return convolved_.contains(number_of(value.toTensor().sizes()));

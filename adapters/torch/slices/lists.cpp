@@ -25,11 +25,13 @@ bool lies_as(const at::Tensor& tensor, const at::Tensor& first) {
 }
 
 /// Elements of which parts are to be multiples. Nothing: parts might be computed by other code.
-std::optional<std::int64_t> unit_for(const at::Tensor& tensor) {
+std::optional<std::int64_t> unit_for(const CallToCut& call, const at::Tensor& tensor) {
   if (!tensor.device().is_cpu()) {
     return tensor.numel() % kAtATime == 0 ? std::optional(kChunk) : std::nullopt;
   }
   const std::int64_t threads = at::get_num_threads();
+  // What is not fused is shared out otherwise (pointwise.cpp), and whole there anyway but in tests.
+  if (threads > 1 && call.name.starts_with("aten::_foreach_")) return std::nullopt;
   if (threads > 1 && tensor.numel() % (threads * kVector) != 0) return std::nullopt;
   return threads * kStride;
 }
@@ -68,7 +70,7 @@ std::vector<Cut> cut_lists(const CallToCut& call) {
     const bool writes = schema[i].alias_info() != nullptr && schema[i].alias_info()->isWrite();
     cut.operands.push_back({.argument = i, .element = 0, .tensor = tensor, .writes = writes});
   }
-  const auto unit = first.defined() ? unit_for(first) : std::nullopt;
+  const auto unit = first.defined() ? unit_for(call, first) : std::nullopt;
   if (!unit || reads_others(call, first)) return {};
   const auto& returns = call.op.schema().returns();
   const bool makes = !returns.empty() && returns.front().alias_info() == nullptr;
