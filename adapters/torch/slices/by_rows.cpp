@@ -16,9 +16,6 @@ namespace {
 
 /// Nothing goes over a link for them, so parts may be larger: there are fewer kernels to launch.
 constexpr Bytes kMostOfRows = 512 * kMiB;
-/// Parts take this part of the limit at most; operands that stay whole leave that one for them.
-constexpr Bytes kPartOfLimit = 16;
-constexpr Bytes kWholeLeaves = 4;
 constexpr std::string_view kLoss = "aten::nll_loss_forward";
 
 /// One call of an operator of PyTorch's, by itself.
@@ -37,9 +34,9 @@ struct OwnCall {
 
 /// False: it cannot be, or there is no room.
 bool run_parts(Cutter& cutter, Bytes limit, Bytes least_part, std::vector<c10::IValue>& results) {
-  const Bytes part = std::max(least_part, std::min(limit / kPartOfLimit, kMostOfRows));
-  auto outcome =
-      cutter.run({.part = part, .whole = limit - limit / kWholeLeaves, .here = true}, results);
+  const Bytes part = std::max(least_part, std::min(limit / Cutter::kPartOfLimit, kMostOfRows));
+  auto outcome = cutter.run(
+      {.part = part, .whole = limit - limit / Cutter::kWholeLeaves, .here = true}, results);
   if (outcome == Cutter::Outcome::kShort) outcome = cutter.run({.part = part}, results);
   return outcome == Cutter::Outcome::kDone;
 }

@@ -24,13 +24,9 @@ constexpr Bytes kLargeCall = 8;
 constexpr Bytes kDoubtful = 4;
 /// So often other threads may be in the way of a call in place.
 constexpr int kMostRefusals = 16;
-/// A set of buffers for one part: this part of the limit, but not more than a link needs to be
-/// busy.
-constexpr Bytes kPartOfLimit = 16;
+/// A set of buffers for one part: no more than a link needs to be busy.
 constexpr Bytes kMostPart = 32 * kMiB;
 constexpr Bytes kLeastPart = 64 * kKiB;
-/// Operands that stay whole leave this part of the limit for the parts of the others.
-constexpr Bytes kWholeLeaves = 4;
 
 bool is_all(SliceMode mode) { return mode == SliceMode::kAll || mode == SliceMode::kChains; }
 
@@ -216,7 +212,7 @@ bool SlicedCall::run(InPlace& call, bool all, Bytes lack, WorkspaceRetry* other,
 }
 
 Bytes SlicedCall::part_bytes() const {
-  return std::clamp(manager_.limit() / kPartOfLimit, kLeastPart, kMostPart);
+  return std::clamp(manager_.limit() / Cutter::kPartOfLimit, kLeastPart, kMostPart);
 }
 
 std::vector<Cut> SlicedCall::cuts(Bytes part) const {
@@ -241,7 +237,8 @@ bool SlicedCall::run_in_parts(c10::Stack& stack) {
   Cutter cutter(manager_, {info_, kernel_, op_, keys_}, arguments_, std::move(cuts));
   std::vector<c10::IValue> results;
   if (whole == Whole::kSome) {
-    const auto outcome = cutter.run({.part = part, .whole = limit - limit / kWholeLeaves}, results);
+    const auto outcome =
+        cutter.run({.part = part, .whole = limit - limit / Cutter::kWholeLeaves}, results);
     if (outcome == Cutter::Outcome::kCannot) return false;
     if (outcome == Cutter::Outcome::kShort) whole = Whole::kNone;
   }

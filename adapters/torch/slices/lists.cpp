@@ -16,7 +16,7 @@ constexpr std::int64_t kChunk = 65536;
 constexpr std::int64_t kAtATime = 4;
 /// Elements at a thread's share on the CPU, or a multiple: at the end of others other code
 /// computes.
-constexpr std::int64_t kStride = 4096;
+constexpr std::int64_t kShare = 4096;
 constexpr std::int64_t kVector = 64;
 
 bool lies_as(const at::Tensor& tensor, const at::Tensor& first) {
@@ -33,7 +33,7 @@ std::optional<std::int64_t> unit_for(const CallToCut& call, const at::Tensor& te
   // What is not fused is shared out otherwise (pointwise.cpp), and whole there anyway but in tests.
   if (threads > 1 && call.name.starts_with("aten::_foreach_")) return std::nullopt;
   if (threads > 1 && tensor.numel() % (threads * kVector) != 0) return std::nullopt;
-  return threads * kStride;
+  return threads * kShare;
 }
 
 /// PyTorch's kernel of the CPU takes momenta of 16 bits for floats, and so reads those of other

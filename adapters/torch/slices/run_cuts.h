@@ -42,6 +42,10 @@ class Cutter {
     kCannot,  ///< some operand may not leave, or there is no room below: nothing has changed
     kShort,   ///< the smallest parts found no room
   };
+  /// A part takes this part of the limit at most; operands that stay whole leave that one for
+  /// parts.
+  static constexpr Bytes kPartOfLimit = 16;
+  static constexpr Bytes kWholeLeaves = 4;
   struct Room {
     Bytes part = 0;       ///< buffers of one part
     Bytes whole = 0;      ///< operands that stay on the device as they are, as many as fit
