@@ -90,15 +90,23 @@ inline const c10::KernelFunction& unboxed(const c10::SafeKernelFunction& kernel)
 }
 #endif
 
-/// Both stand for one kernel, and whoever registered what `earlier` stands for has not taken it
-/// back.
+/// Of all copies of a kernel that is an object; null for a plain function.
+inline const void* identity(const c10::KernelFunction& kernel) {
+  return ((kernel.*member(members::Boxed{})).*member(members::Functor{})).get();
+}
+inline const void* identity(const c10::SafeKernelFunction& kernel) {
+  return identity(unboxed(kernel));
+}
+
+/// Valid until whoever registered the kernel takes it back.
+inline const std::shared_ptr<c10::KernelToken>& token(const c10::SafeKernelFunction& kernel) {
+  return kernel.*member(members::Token{});
+}
+
+/// Both stand for one kernel, which has not been taken back.
 inline bool still_the_same(const c10::SafeKernelFunction& earlier,
                            const c10::SafeKernelFunction& now) {
-  const auto functor = [](const c10::SafeKernelFunction& kernel) {
-    return ((unboxed(kernel).*member(members::Boxed{})).*member(members::Functor{})).get();
-  };
-  const auto& token = earlier.*member(members::Token{});
-  return token && token->isValid() && functor(earlier) == functor(now) &&
+  return token(earlier)->isValid() && identity(earlier) == identity(now) &&
          unboxed(earlier)._equalsBoxedAndUnboxed(unboxed(now));
 }
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from stress import harness
 from stress.children import run_script
+from stress.probe import state
+
+import torch_lms
 
 # Each turn resolves kernels in Python, as torch.compile does when it traces. A kernel remembered
 # from before a switch crashes the process, or goes past LMS: so a process, and a count.
@@ -101,3 +105,23 @@ def test_enable_and_disable_leave_little_behind() -> None:
     done = run_script(ON_AND_OFF)
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(done.stdout) < 2
+
+
+def test_operators_defined_anew() -> None:
+    """As a notebook does whose cell runs again: the newer kernel is wrapped as well."""
+    found = []
+
+    def define() -> None:
+        @torch.library.custom_op("lms_test::again", mutates_args=())
+        def again(x: torch.Tensor) -> torch.Tensor:
+            found.append(state(x))
+            return x + len(found)
+
+    with torch_lms.managed(device="cpu", limit="64MiB", min_block="4KiB", stress=True):
+        x = torch.zeros(4096).add_(1)
+        for times in (1, 2, 3):
+            define()
+            x.neg()  # whatever runs sees that there are new operators
+            assert state(x) == "absent"
+            assert torch.ops.lms_test.again(x)[0] == 1 + times
+    assert found == ["resident"] * 3

@@ -37,7 +37,8 @@ std::vector<c10::DispatchKey> backend_keys(c10::DeviceType type) {
   return {K::CPU, K::SparseCPU, K::SparseCsrCPU, K::QuantizedCPU, K::NestedTensorCPU, K::MkldnnCPU};
 }
 
-/// Bumped at every registration of a new operator, so that running hooks look again.
+/// Bumped when an operator is defined or its definition taken back, so that running hooks look
+/// again.
 std::atomic<std::uint64_t> registrations{0};
 std::atomic<std::uint64_t> registrations_seen{0};
 
@@ -45,11 +46,13 @@ void wrap_new_operators();
 
 }  // namespace
 
-void notice_new_operators() {
-  if (registrations.load(std::memory_order_relaxed) !=
+bool notice_new_operators() {
+  if (registrations.load(std::memory_order_relaxed) ==
       registrations_seen.load(std::memory_order_relaxed)) {
-    wrap_new_operators();
+    return false;
   }
+  wrap_new_operators();
+  return true;
 }
 
 namespace {
@@ -60,7 +63,8 @@ class HookedKernel final : public c10::OperatorKernel {
       : info_(std::move(info)), kernel_(std::move(kernel)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
-    notice_new_operators();
+    if (notice_new_operators() && !token(kernel_)->isValid())
+      return op.redispatchBoxed(keys, stack);
     run_operator(info_, kernel_, op, keys, *stack);
   }
 
@@ -86,7 +90,7 @@ class HookedOutKernel final : public c10::OperatorKernel {
 class Listener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override { ++registrations; }
-  void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override { ++registrations; }
 };
 
 /// Its composite kernels do all through other operators. Others' may use addresses themselves.
@@ -117,15 +121,34 @@ struct Wrapped {
   c10::KernelFunction kernel;
 };
 
+/// Where a kernel is registered. An operator's name stays where it is as long as the operator
+/// lives; PyTorch's own live as long as the process.
+struct Place {
+  const c10::OperatorName* op;
+  c10::DispatchKey key;
+
+  bool operator==(const Place&) const = default;
+};
+
+struct PlaceHash {
+  std::size_t operator()(const Place& place) const noexcept {
+    return std::hash<const void*>{}(place.op) * 31 + static_cast<std::size_t>(place.key);
+  }
+};
+
 /// The hooks that live, for operators that are registered later.
 struct Hooks {
   std::mutex mutex;
   std::vector<OpHook::State*> live;
-  /// By operator and key. Threads may still be inside the kernels of a hook that is gone, so they
+  /// PyTorch's operators. Threads may still be inside the kernels of a hook that is gone, so they
   /// are kept; the next hook registers them again.
-  std::unordered_map<std::string, Wrapped> wrapped;
+  std::unordered_map<Place, Wrapped, PlaceHash> wrapped;
   /// Those that wrap what has been replaced since, or what may get another schema.
   std::vector<c10::KernelFunction> retired;
+  /// All of ours that have ever been, and those of them for outputs. They are kept, so none is
+  /// taken for another.
+  std::unordered_set<const void*> ours;
+  std::unordered_set<const void*> for_outputs;
   std::optional<c10::RegistrationHandleRAII> listener;
 };
 
@@ -143,106 +166,112 @@ struct OpHook::State {
     Silence silence;
     c10::WarningUtils::WarningHandlerGuard quiet(&silence);
     auto& dispatcher = c10::Dispatcher::singleton();
+    let_go_of_stale();
     for (const auto& name : dispatcher.getAllOpNames()) {
       if (std::string_view(name.name).starts_with("lms::")) continue;
       const auto op = dispatcher.findSchema(name);
       if (!op) continue;
-      for (const c10::DispatchKey key : keys) wrap(dispatcher, *op, key);
-      wrap_composite(dispatcher, *op);
-      if (keys.front() == c10::DispatchKey::CPU) wrap_outputs(dispatcher, *op);
+      for (const c10::DispatchKey key : keys) wrap(*op, key);
+      if (wraps_composites) wrap_composite(*op);
+      if (keys.front() == c10::DispatchKey::CPU) wrap_outputs(*op);
     }
   }
 
-  void wrap(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key) {
+  /// What wraps a kernel that has been taken back: it would be in the way of a newer one.
+  void let_go_of_stale() {
+    for (auto& each : registered) {
+      // Not by erasing: a handle that another is moved into forgets what it has to do.
+      if (!each.own->isValid()) each.handle.reset();
+    }
+    std::erase_if(registered, [](const auto& each) { return !each.handle; });
+  }
+
+  void wrap(const c10::OperatorHandle& op, c10::DispatchKey key) {
     if (only_composite(op, key) || !op.hasComputedKernelForDispatchKey(key)) return;
-    std::string mark = c10::toString(op.operator_name()) + "@" + c10::toString(key);
-    if (done.contains(mark)) return;
     const auto own = op.getComputedKernelForDispatchKey(key);
-    if (!put_again(dispatcher, op, key, mark, own)) {
-      OpInfo info = describe(op, key);
-      info.fused = fused_role(info.name);
-      if (key == keys.front()) {
-        info.cut = cut_rule(info.name);
-        info.reads_rows = SlicedCall::reads_rows(info.name, info.cut);
-        info.in_place = in_place_rule(op, info);
-      }
-      if (info.arguments.empty()) return;
-      auto typed = typed_kernel(info, own, op);
-      put(dispatcher, op, key, mark, own,
-          typed ? *std::move(typed)
-                : c10::KernelFunction::makeFromBoxedFunctor(
-                      std::make_unique<HookedKernel>(std::move(info), own)));
+    if (hooks().ours.contains(identity(own)) || put_again(op, key, own)) return;
+    OpInfo info = describe(op, key);
+    info.fused = fused_role(info.name);
+    if (key == keys.front()) {
+      info.cut = cut_rule(info.name);
+      info.reads_rows = SlicedCall::reads_rows(info.name, info.cut);
+      info.in_place = in_place_rule(op, info);
     }
-    done.insert(std::move(mark));
+    if (info.arguments.empty()) return;
+    auto typed = typed_kernel(info, own, op);
+    put(op, key, own,
+        typed ? *std::move(typed)
+              : c10::KernelFunction::makeFromBoxedFunctor(
+                    std::make_unique<HookedKernel>(std::move(info), own)));
   }
 
-  void wrap_composite(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op) {
-    if (!wraps_composites) return;
+  void wrap_composite(const c10::OperatorHandle& op) {
     constexpr auto kComposite = c10::DispatchKey::CompositeImplicitAutograd;
     const c10::DispatchKey key = keys.front();
     if (is_of_pytorch(op) || !only_composite(op, key) || !op.hasKernelForDispatchKey(kComposite)) {
       return;
     }
-    std::string mark = c10::toString(op.operator_name()) + "@composite";
-    if (done.contains(mark)) return;
+    const auto own = op.getComputedKernelForDispatchKey(key);
+    if (hooks().ours.contains(identity(own))) return;
     OpInfo info = describe(op, key);
     if (info.arguments.empty()) return;
     info.may_go_unseen = true;
-    const auto own = op.getComputedKernelForDispatchKey(key);
-    put(dispatcher, op, kComposite, mark, own,
+    put(op, kComposite, own,
         c10::KernelFunction::makeFromBoxedFunctor(
             std::make_unique<HookedKernel>(std::move(info), own)));
-    done.insert(std::move(mark));
   }
 
-  void wrap_outputs(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op) {
-    std::string mark = c10::toString(op.operator_name()) + "@out";
-    if (done.contains(mark)) return;
+  void wrap_outputs(const c10::OperatorHandle& op) {
     for (OutKernel& info : out_kernels(op)) {
       const c10::DispatchKey at = info.at;
       const auto own = op.getComputedKernelForDispatchKey(info.computed);
-      const std::string at_key = mark + c10::toString(at);
-      if (put_again(dispatcher, op, at, at_key, own)) continue;
-      put(dispatcher, op, at, at_key, own,
-          c10::KernelFunction::makeFromBoxedFunctor(
-              std::make_unique<HookedOutKernel>(std::move(info), own)));
+      if (hooks().for_outputs.contains(identity(own)) || put_again(op, at, own)) continue;
+      auto kernel = c10::KernelFunction::makeFromBoxedFunctor(
+          std::make_unique<HookedOutKernel>(std::move(info), own));
+      hooks().for_outputs.insert(identity(kernel));
+      put(op, at, own, kernel);
     }
-    done.insert(std::move(mark));
   }
 
   /// Whether there was a kernel of ours that wraps `own`.
-  bool put_again(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
-                 const std::string& mark, const c10::SafeKernelFunction& own) {
+  bool put_again(const c10::OperatorHandle& op, c10::DispatchKey key,
+                 const c10::SafeKernelFunction& own) {
     const auto& known = hooks().wrapped;
-    const auto found = known.find(mark);
+    const auto found = known.find({&op.operator_name(), key});
     if (found == known.end() || !still_the_same(found->second.own, own)) return false;
-    put(dispatcher, op, key, found->second.kernel);
+    put(op, key, own, found->second.kernel, /*again=*/true);
     return true;
   }
 
-  void put(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
-           const std::string& mark, const c10::SafeKernelFunction& own,
-           const c10::KernelFunction& kernel) {
-    Hooks& all = hooks();
-    if (!is_of_pytorch(op)) {
-      all.retired.push_back(kernel);
-    } else if (const auto [at, fresh] = all.wrapped.try_emplace(mark, own, kernel); !fresh) {
-      all.retired.push_back(std::exchange(at->second, {own, kernel}).kernel);
-    }
-    put(dispatcher, op, key, kernel);
+  void put(const c10::OperatorHandle& op, c10::DispatchKey key, const c10::SafeKernelFunction& own,
+           const c10::KernelFunction& kernel, bool again = false) {
+    if (!again) keep(op, key, {own, kernel});
+    registered.push_back({token(own), c10::Dispatcher::singleton().registerImpl(
+                                          op.operator_name(), key, kernel, std::nullopt, nullptr,
+                                          "LMS (Large Model Support)")});
   }
 
-  void put(c10::Dispatcher& dispatcher, const c10::OperatorHandle& op, c10::DispatchKey key,
-           const c10::KernelFunction& kernel) {
-    handles.push_back(dispatcher.registerImpl(op.operator_name(), key, kernel, std::nullopt,
-                                              nullptr, "LMS (Large Model Support)"));
+  static void keep(const c10::OperatorHandle& op, c10::DispatchKey key, Wrapped wrapped) {
+    Hooks& all = hooks();
+    all.ours.insert(identity(wrapped.kernel));
+    if (!is_of_pytorch(op)) {
+      all.retired.push_back(std::move(wrapped.kernel));
+    } else if (const auto [at, fresh] =
+                   all.wrapped.try_emplace({&op.operator_name(), key}, wrapped);
+               !fresh) {
+      all.retired.push_back(std::exchange(at->second, std::move(wrapped)).kernel);
+    }
   }
+
+  struct Registered {
+    std::shared_ptr<c10::KernelToken> own;  ///< of what the kernel wraps
+    std::optional<c10::RegistrationHandleRAII> handle;
+  };
 
   /// They are of no device: one hook has them all.
   bool wraps_composites = false;
   std::vector<c10::DispatchKey> keys;
-  std::unordered_set<std::string> done;
-  std::vector<c10::RegistrationHandleRAII> handles;
+  std::vector<Registered> registered;
 };
 
 namespace {
@@ -275,7 +304,7 @@ OpHook::~OpHook() {
   std::lock_guard guard(all.mutex);
   std::erase(all.live, state_.get());
   if (!state_->wraps_composites || all.live.empty()) return;
-  state_->handles.clear();
+  state_->registered.clear();
   all.live.front()->wraps_composites = true;
   all.live.front()->wrap_all();
 }
@@ -308,6 +337,6 @@ std::vector<std::string> operator_facts(c10::DeviceType type) {
   return facts;
 }
 
-std::size_t OpHook::wrapped() const { return state_->handles.size(); }
+std::size_t OpHook::wrapped() const { return state_->registered.size(); }
 
 }  // namespace lms::torch

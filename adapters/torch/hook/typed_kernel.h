@@ -18,6 +18,6 @@ std::optional<c10::KernelFunction> typed_kernel(const OpInfo& info,
                                                 const c10::OperatorHandle& op);
 
 /// Looks at operators that have been registered since (op_hook.cpp).
-void notice_new_operators();
+bool notice_new_operators();
 
 }  // namespace lms::torch
