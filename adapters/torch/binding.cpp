@@ -121,6 +121,23 @@ void make_readable(const at::Tensor& tensor) {
   });
 }
 
+/// Code of PyTorch's that asks no operator is about to read tensors of the CPU, of which nobody
+/// knows which: nothing may wait, nor have been dropped.
+void make_all_readable() {
+  guarded([&] {
+    DeviceManager* manager = active_manager(c10::kCPU);
+    if (manager == nullptr) return;
+    manager->deferred().run_all();
+    EngineLock lock = manager->engine().lock();
+    if (const Bytes dropped = manager->engine().rematerialise_all(lock); dropped > 0) {
+      throw OutOfMemory("LMS: out of memory on cpu: what is written has to be there, and " +
+                        format_bytes(dropped) +
+                        " that have been dropped find no room to be computed again, on the device "
+                        "or below. Nothing was lost: a larger limit, or host_limit, makes room.");
+    }
+  });
+}
+
 /// Calls `use` with the block of a storage, or with null.
 template <typename Body>
 auto with_block_of(c10::StorageImpl* storage, Body&& use) {
@@ -289,6 +306,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("keep(Tensor t) -> ()", &lms::torch::keep);
   m.def("holders(Tensor t) -> int", &lms::torch::holders);
   m.def("make_readable(Tensor t) -> ()", &lms::torch::make_readable);
+  m.def("make_all_readable() -> ()", &lms::torch::make_all_readable);
   m.def("before_free(Storage s) -> ()", &lms::torch::before_free);
   m.def("unseen_call(bool begins) -> ()", &lms::torch::unseen_call);
   m.def("scope_begin(bool holds) -> ()", &lms::torch::scope_begin);

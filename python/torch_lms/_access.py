@@ -217,6 +217,21 @@ def _reads_argument(patches: Patches) -> Callable[[Any], Any]:
     return make
 
 
+def _reads_all(patches: Patches) -> Callable[[Any], Any]:
+    """Makes wrappers for writers in C++ that read the memory of a module's or graph's tensors."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not _passes(patches):
+                _call(_library.ops().make_all_readable.default)
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
 def _points(
     patches: Patches, bring: Callable[[Any], None], make_readable: Callable[[Any], None]
 ) -> Callable[[Any], Any]:
@@ -399,6 +414,19 @@ def _no_copy(*_: Any, **kwargs: Any) -> bool:
     return kwargs.get("copy") is not True
 
 
+_WRITERS = (
+    ("ScriptModule", "save"),
+    ("ScriptModule", "save_to_buffer"),
+    ("ScriptModule", "_save_for_mobile"),
+    ("ScriptModule", "_save_to_buffer_for_mobile"),
+    ("ScriptFunction", "save"),
+    ("ScriptFunction", "save_to_buffer"),
+    ("ScriptModuleSerializer", "serialize"),
+    ("ScriptModuleSerializer", "write_files"),
+    ("Graph", "_export_onnx"),
+)
+
+
 def _patch(patches: Patches) -> None:
     escapes = functools.partial(_escapes, patches)
     borrows = functools.partial(_borrows, patches)
@@ -443,6 +471,8 @@ def _patch(patches: Patches) -> None:
     for name in ("_gds_load_storage", "_gds_save_storage"):
         patches.replace(torch._C, name, _uses_storages(patches))
     patches.replace(torch._C.PyTorchFileWriter, "write_record", _reads_argument(patches))
+    for kind, name in _WRITERS:
+        patches.replace(getattr(torch._C, kind, None), name, _reads_all(patches))
 
     for owner, name in (
         (tensor, "__deepcopy__"),

@@ -92,6 +92,7 @@ CALLS = {
     "make_plain": "the storage lies in memory of PyTorch's own from now on, and stays there",
     "keep": "its pointer escapes: resident until the storage dies",
     "make_readable": "its pointer escapes to somebody who only reads",
+    "make_all_readable": "code that asks no operator is about to read tensors of the CPU",
     "before_free": "the memory of its storage is about to be given back",
     "unseen_call": "an extension's call begins, or ends, of which no tensor is known",
     "scope_begin": "an access scope of this thread begins; `holds`: what operators use within, too",

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "adapters/torch/fused/rule.h"
+#include "adapters/torch/hook/fused_groups.h"
 #include "adapters/torch/hook/op_run.h"
 #include "adapters/torch/hook/out_arguments.h"
 #include "adapters/torch/hook/typed_kernel.h"
@@ -288,6 +289,7 @@ void wrap_new_operators() {
 }  // namespace
 
 OpHook::OpHook(c10::DeviceType type) : state_(std::make_unique<State>(type)) {
+  hold_inputs_of_fused_groups();
   Hooks& all = hooks();
   std::lock_guard guard(all.mutex);
   if (!all.listener) {

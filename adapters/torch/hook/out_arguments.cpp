@@ -1,11 +1,42 @@
 #include "adapters/torch/hook/out_arguments.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
+#include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
+namespace {
+
+/// Of PyTorch's composite kernels: arguments whose memory they read themselves.
+struct Reader {
+  std::string_view name;
+  std::string_view argument;
+};
+constexpr auto kReaders = std::to_array<Reader>({
+    {"aten::_pad_packed_sequence", "batch_sizes"},
+    {"aten::ctc_loss.Tensor", "input_lengths"},
+    {"aten::ctc_loss.Tensor", "target_lengths"},
+    {"aten::gru.data", "batch_sizes"},
+    {"aten::lstm.data", "batch_sizes"},
+    {"aten::rnn_relu.data", "batch_sizes"},
+    {"aten::rnn_tanh.data", "batch_sizes"},
+    {"aten::tensor_split.tensor_indices_or_sections", "tensor_indices_or_sections"},
+});
+
+bool reads_itself(const c10::OperatorHandle& op, const c10::Argument& argument) {
+  const auto& [name, overload] = op.operator_name();
+  return std::ranges::any_of(kReaders, [&](const Reader& reader) {
+    return argument.name() == reader.argument && reader.name.starts_with(name) &&
+           reader.name.size() == name.size() + (overload.empty() ? 0 : 1 + overload.size()) &&
+           reader.name.ends_with(overload);
+  });
+}
+
+}  // namespace
 
 std::vector<OutKernel> out_kernels(const c10::OperatorHandle& op) {
   using K = c10::DispatchKey;
@@ -13,10 +44,10 @@ std::vector<OutKernel> out_kernels(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
   found.argument_count = static_cast<std::uint32_t>(arguments.size());
   for (std::uint32_t i = 0; i < found.argument_count; ++i) {
-    if (arguments[i].is_out()) found.outputs.push_back(i);
+    if (arguments[i].is_out() || reads_itself(op, arguments[i])) found.held.push_back(i);
   }
   std::vector<OutKernel> kernels;
-  if (found.outputs.empty()) return kernels;
+  if (found.held.empty()) return kernels;
   const auto add = [&](K at, K computed) {
     if (!op.hasComputedKernelForDispatchKey(computed)) return;
     found.at = at;
@@ -39,16 +70,17 @@ void run_with_outputs(const OutKernel& info, const c10::SafeKernelFunction& kern
                       const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   DeviceManager* const manager = active_manager(c10::kCPU);
   Pins pins;
-  if (manager != nullptr && manager->lineages().any()) {
+  if (manager != nullptr) {
     StorageUses storages;
     const std::size_t first = stack.size() - info.argument_count;
-    for (const std::uint32_t output : info.outputs) {
-      collect_storages(stack[first + output], /*writes=*/false, /*inside=*/false, storages);
+    for (const std::uint32_t held : info.held) {
+      collect_storages(stack[first + held], /*writes=*/false, /*inside=*/false, storages);
     }
     storages.erase(std::remove_if(storages.begin(), storages.end(),
                                   [](const auto& use) { return !use.storage->device().is_cpu(); }),
                    storages.end());
-    pins.add(storages);
+    manager->deferred().before_use(storages);
+    if (manager->lineages().any()) pins.add(storages);
   }
   kernel.callBoxed(op, keys, &stack);
 }

@@ -1,0 +1,78 @@
+#include "adapters/torch/hook/fused_groups.h"
+
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/runtime/operator.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "adapters/torch/deferred/deferred.h"
+#include "adapters/torch/errors.h"
+#include "adapters/torch/registry.h"
+#include "adapters/torch/thread_state.h"
+
+namespace lms::torch {
+namespace {
+
+namespace jit = ::torch::jit;
+
+constexpr auto kGroups =
+    std::to_array<const char*>({"prim::TensorExprGroup", "prim::TensorExprDynamicGroup",
+                                "prim::FusionGroup", "prim::oneDNNFusionGroup"});
+
+using Originals = std::unordered_map<c10::Symbol, std::shared_ptr<jit::Operator>>;
+
+Originals& originals() {
+  static auto* originals = new Originals;  // never destroyed: programs compile during process exit
+  return *originals;
+}
+
+void hold(const jit::Stack& stack, std::size_t inputs, Pins& pins) {
+  guarded([&] {
+    StorageUses storages;
+    for (std::size_t i = stack.size() - inputs; i < stack.size(); ++i) {
+      if (stack[i].isTensor()) run_deferred(stack[i].toTensor(), /*writes=*/false);
+      collect_storages(stack[i], /*writes=*/false, /*inside=*/true, storages);
+    }
+    pins.add(storages);
+  });
+}
+
+/// For a node of a graph that is compiled.
+jit::Operation operation_of(const jit::Node* node) {
+  const std::size_t inputs = node->inputs().size();
+  return [inner = originals().at(node->kind())->getOperation(node),
+          inputs](jit::Stack& stack) mutable {
+    if (!any_active()) {
+      inner(stack);
+      return;
+    }
+    Pins pins;
+    hold(stack, inputs, pins);
+    inner(stack);
+    guarded([&] { pins.release_after_operator(); });
+  };
+}
+
+void wrap(c10::Symbol kind) {
+  const std::vector<std::shared_ptr<jit::Operator>> found = jit::getAllOperatorsFor(kind);
+  if (found.size() != 1 || found.front()->hasOperation()) return;
+  originals().emplace(kind, found.front());
+  jit::deregisterOperator(found.front()->schema());
+  jit::registerOperator(jit::Operator(kind, &operation_of, found.front()->aliasAnalysisKind()));
+}
+
+}  // namespace
+
+void hold_inputs_of_fused_groups() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const char* const name : kGroups) wrap(c10::Symbol::fromQualString(name));
+  });
+}
+
+}  // namespace lms::torch

@@ -1,0 +1,181 @@
+"""Code of PyTorch's in C++ that reads the memory of CPU tensors itself, past every operator."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+from stress import harness
+from stress.children import run_script
+from stress.probe import state
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+import torch_lms
+
+N = 5000
+
+
+def module() -> torch.jit.ScriptModule:
+    generator = torch.Generator().manual_seed(5)
+    made = torch.nn.Linear(64, 64)
+    for weight in made.parameters():
+        weight.data = torch.randn(weight.shape, generator=generator)
+    made.register_buffer("bias_twice", made.bias.detach() * 2)
+    return torch.jit.script(made)
+
+
+def by_file(made: torch.jit.ScriptModule) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.jit.save(made, file)
+    file.seek(0)
+    return file
+
+
+def by_buffer(made: torch.jit.ScriptModule) -> io.BytesIO:
+    return io.BytesIO(made.save_to_buffer())
+
+
+@pytest.mark.parametrize("write", [by_file, by_buffer])
+@pytest.mark.parametrize("stress", [True, "drop"], ids=["absent", "dropped"])
+def test_a_module_is_saved(write: Callable[..., io.BytesIO], stress: bool | str) -> None:
+    expected = module().state_dict()
+    with torch_lms.managed(limit="64MiB", min_block=1, device="cpu", stress=stress):
+        made = module()
+        away = {True: "absent", "drop": "dropped"}[stress]
+        assert state(made.bias_twice) == away
+        file = write(made)
+    loaded = torch.jit.load(file).state_dict()
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], value) for name, value in expected.items())
+
+
+def test_a_module_is_saved_whose_update_waits() -> None:
+    def train(steps: int) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model = torch.jit.script(torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in "1234"]))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, foreach=True)
+        saved = []
+        for _ in range(steps):
+            model(torch.randn(64, 128)).pow(2).mean().backward()
+            optimizer.step()
+            if torch_lms.is_enabled("cpu"):
+                waited.append(torch_lms.memory_stats("cpu")["deferred.waiting"])
+            saved.append(torch.jit.load(by_file(model)).state_dict()["0.weight"])
+            optimizer.zero_grad()
+        return saved
+
+    waited: list[int] = []
+    expected = train(6)
+    with torch_lms.managed(
+        limit="64MiB", min_block=1, device="cpu", plan="off", deferred_updates="all"
+    ):
+        found = train(6)
+    assert any(waited), "no update waits"
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_what_cannot_be_computed_again_is_said() -> None:
+    with torch_lms.managed(
+        limit="64KiB", host_limit="48KiB", min_block=1, device="cpu", stress="drop"
+    ):
+        made = module()
+        others = [torch.ones(64, 64) + i for i in range(8)]
+        assert state(others[0]) == "dropped"
+        with pytest.raises(torch.OutOfMemoryError, match=r"find no room.*host_limit"):
+            made.save_to_buffer()
+        assert all(float(each.sum()) == 64 * 64 * (1 + i) for i, each in enumerate(others))
+
+
+def lengths(count: int, value: int) -> torch.Tensor:
+    return torch.full((count,), value)
+
+
+def split() -> list[torch.Tensor]:
+    return list(torch.tensor_split(torch.arange(float(N)), torch.arange(0, N, 7) * 1))
+
+
+def ctc() -> list[torch.Tensor]:
+    logits = torch.linspace(0, 1, 10 * N * 4).view(10, N, 4).log_softmax(-1)
+    targets = torch.arange(N * 3).view(N, 3) % 3 + 1
+    loss = torch.nn.functional.ctc_loss
+    return [loss(logits, targets, lengths(N, 10) * 1, lengths(N, 3) * 1)]
+
+
+def padded() -> list[torch.Tensor]:
+    packed = PackedSequence(torch.arange(N * 3.0).view(N, 3), lengths(N, 1) * 1)
+    return [pad_packed_sequence(packed)[0]]
+
+
+@torch.no_grad()
+def recurrent(kind: type[torch.nn.RNNBase]) -> list[torch.Tensor]:
+    torch.manual_seed(7)
+    layer = kind(3, 4)
+    packed = PackedSequence(torch.linspace(0, 1, N * 3).view(N, 3), lengths(N, 1) * 1)
+    return [layer(packed)[0].data]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [split, ctc, padded]
+    + [
+        pytest.param(lambda kind=kind: recurrent(kind), id=kind.__name__)
+        for kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)
+    ],
+)
+def test_operators_that_read_lengths_themselves(call: Callable[[], list[torch.Tensor]]) -> None:
+    expected = call()
+    with torch_lms.managed(limit="64MiB", min_block="4KiB", device="cpu", stress="drop"):
+        found = [each * 1 for each in call()]
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+# Kernels of TorchScript's fuser, which it has on GPUs by default, and here interprets.
+FUSED = """
+import sys
+import torch, torch_lms
+
+torch._C._jit_override_can_fuse_on_cpu(True)
+torch._C._jit_set_te_must_use_llvm_cpu(False)
+
+fused = torch.jit.CompilationUnit('''
+def fused(x, y, b):
+    return (x * y + b).relu() * 2 + b
+''').fused
+
+def run(managed):
+    b = torch.nn.Parameter(torch.arange(128.0))
+    optimizer = torch.optim.SGD([b], 0.1, momentum=0.9, foreach=True)
+    found = []
+    for i in range(6):
+        b.grad = torch.full((128,), float(i)) * 1
+        optimizer.step()
+        if managed and sys.argv[1] == "waits":
+            assert torch_lms.memory_stats("cpu")["deferred.waiting"], "nothing waits"
+        x = torch.linspace(0, 1, 8192).view(64, 128) + i
+        y = torch.full((64, 128), 2.0) * 1
+        with torch.no_grad():
+            found.append(fused(x, y, b))
+    return found
+
+def settings():
+    if sys.argv[1] == "waits":
+        return {"deferred_updates": "all", "plan": "off"}
+    return {"stress": {"absent": True, "dropped": "drop"}[sys.argv[1]]}
+
+torch_lms.enable(device="cpu", limit="64MiB", min_block=1, **settings())
+found = run(True)
+kinds = str(torch.jit.last_executed_optimized_graph())
+assert "prim::TensorExprGroup" in kinds, kinds
+torch_lms.disable()
+assert all(torch.equal(a, b) for a, b in zip(found, run(False), strict=True))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("how", ["absent", "dropped", "waits"])
+def test_fused_groups_of_torchscript(how: str) -> None:
+    harness.lms()
+    done = run_script(FUSED, how)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
