@@ -473,6 +473,7 @@ def _patch(patches: Patches) -> None:
     patches.replace(torch._C.PyTorchFileWriter, "write_record", _reads_argument(patches))
     for kind, name in _WRITERS:
         patches.replace(getattr(torch._C, kind, None), name, _reads_all(patches))
+    patches.replace(torch._C, "_pickle_save", _reads_all(patches))
 
     for owner, name in (
         (tensor, "__deepcopy__"),

@@ -51,6 +51,15 @@ def test_a_module_is_saved(write: Callable[..., io.BytesIO], stress: bool | str)
     assert all(torch.equal(loaded[name], value) for name, value in expected.items())
 
 
+@pytest.mark.parametrize("stress", [True, "drop"], ids=["absent", "dropped"])
+def test_tensors_are_pickled_in_cpp(stress: bool | str) -> None:
+    with torch_lms.managed(limit="64MiB", min_block=1, device="cpu", stress=stress):
+        made = torch.ones(64, 64) + 3
+        assert state(made) == {True: "absent", "drop": "dropped"}[stress]
+        written = torch._C._pickle_save([made])
+    assert torch.equal(torch._C._pickle_load_obj(written)[0], torch.full((64, 64), 4.0))
+
+
 def test_a_module_is_saved_whose_update_waits() -> None:
     def train(steps: int) -> list[torch.Tensor]:
         torch.manual_seed(3)
