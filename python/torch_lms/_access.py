@@ -18,104 +18,35 @@ Whose calls of ``data_ptr()`` are known to be of the last two kinds is in ``_cal
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from . import _callers, _extensions, _launch, _library
+from ._blocks import (
+    DEVICES,
+    access,
+    access_storage,
+    call,
+    has_bytes,
+    identity,
+    is_nowhere,
+    is_unmade,
+    keep,
+    keep_storage,
+    make_readable,
+    make_storage_readable,
+    on_cpu,
+    scope,
+    share_storage,
+)
 from ._patches import Patches
-
-_DEVICES = ("cpu", "cuda")  # whose tensors have bytes that LMS may move
-_ADDRESS_BITS = 64
 
 _thread = threading.local()
 _patches: Patches | None = None
-
-
-def _call(op: Any, *args: Any) -> None:
-    """Calls an operator of ours below every mode: it is no part of the user's computation."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        op(*args)
-
-
-def _has_bytes(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has bytes of its own on a real device."""
-    if not torch._C._has_storage(tensor):
-        return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(
-        tensor
-    ):
-        return False
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        # A fake tensor claims a real device; its storage does not.
-        return tensor.untyped_storage().device.type in _DEVICES
-
-
-def access(tensor: torch.Tensor) -> None:
-    """Brings a tensor's block back and keeps it: until this thread's scope ends, else for good."""
-    if _has_bytes(tensor):
-        _call(_library.ops().access.default, tensor)
-
-
-def keep(tensor: torch.Tensor) -> None:
-    """Brings a tensor's block back and keeps it for good, also within a scope."""
-    if _has_bytes(tensor):
-        _call(_library.ops().keep.default, tensor)
-
-
-def make_readable(tensor: torch.Tensor) -> None:
-    """Lets a CPU tensor be read where it lies, until it is next written."""
-    if _has_bytes(tensor):
-        _call(_library.ops().make_readable.default, tensor)
-
-
-def _bring(storage: torch.UntypedStorage, bring: Callable[[torch.Tensor], None]) -> None:
-    if storage.device.type not in _DEVICES or storage.nbytes() == 0:
-        return
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
-        alias = torch.empty(0, dtype=torch.uint8, device=storage.device)
-        alias.set_(storage)
-        bring(alias)
-
-
-def access_storage(storage: torch.UntypedStorage) -> None:
-    """The same for a storage."""
-    _bring(storage, _library.ops().access.default)
-
-
-def keep_storage(storage: torch.UntypedStorage) -> None:
-    """The same for a storage."""
-    _bring(storage, _library.ops().keep.default)
-
-
-def make_storage_readable(storage: torch.UntypedStorage) -> None:
-    """The same for a storage."""
-    _bring(storage, _library.ops().make_readable.default)
-
-
-def share_storage(storage: torch.UntypedStorage) -> None:
-    """The same for a storage that another process is to open, which takes memory of PyTorch's."""
-    _bring(storage, _library.ops().make_plain.default)
-
-
-@contextlib.contextmanager
-def scope(holds: bool = False) -> Iterator[list[torch.Tensor]]:
-    """An access scope of this thread: what is accessed inside may leave when it ends.
-
-    With ``holds`` that goes for what operators use inside as well, and what of it lives on is kept,
-    but for the tensors in the list that the caller gets: these have come in from outside, or leave.
-    """
-    ops = _library.ops()
-    handed: list[torch.Tensor] = []
-    _call(ops.scope_begin.default, holds)
-    try:
-        yield handed
-    finally:
-        _call(ops.scope_end.default, handed)
 
 
 def _tracing() -> bool:
@@ -150,7 +81,7 @@ def _lists(patches: Patches) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def tolist(self: Any) -> Any:
-            if not _passes(patches) and _on_cpu(self):
+            if not _passes(patches) and on_cpu(self):
                 # It would resolve a lazy view itself, and read a result that nobody has announced.
                 self = self.resolve_conj().resolve_neg()
                 make_readable(self)
@@ -208,7 +139,7 @@ def _reads_argument(patches: Patches) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def wrapper(self: Any, name: str, data: Any, *args: Any) -> Any:
-            if not _passes(patches) and isinstance(data, torch.UntypedStorage) and _on_cpu(data):
+            if not _passes(patches) and isinstance(data, torch.UntypedStorage) and on_cpu(data):
                 make_storage_readable(data)
             return original(self, name, data, *args)
 
@@ -224,7 +155,7 @@ def _reads_all(patches: Patches) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not _passes(patches):
-                _call(_library.ops().make_all_readable.default)
+                call(_library.ops().make_all_readable.default)
             return original(*args, **kwargs)
 
         return wrapper
@@ -243,13 +174,13 @@ def _points(
             if _passes(patches):
                 return original(self)
             compares = getattr(_thread, "comparing", 0)
-            purpose = "compares" if compares else _callers.purpose(_on_cpu(self))
+            purpose = "compares" if compares else _callers.purpose(on_cpu(self))
             if purpose is None:
                 bring(self)
-            elif purpose == "reads" or (_on_cpu(self) and _is_unmade(self)):
+            elif purpose == "reads" or (on_cpu(self) and is_unmade(self)):
                 make_readable(self)
-            elif (identity := _identity(self)) is not None:
-                return identity
+            elif (number := identity(self)) is not None:
+                return number
             return original(self)
 
         return wrapper
@@ -286,7 +217,7 @@ def _needs_addresses(patches: Patches) -> Callable[[Any], Any]:
             nowhere = [
                 value
                 for value in (*args, *kwargs.values())
-                if isinstance(value, torch.UntypedStorage) and _is_nowhere(value)
+                if isinstance(value, torch.UntypedStorage) and is_nowhere(value)
             ]
             if not nowhere:
                 return original(*args, **kwargs)
@@ -328,9 +259,9 @@ def _resizes(patches: Patches) -> Callable[[Any], Any]:
         def wrapper(self: Any, size: int) -> Any:
             if _passes(patches):
                 return original(self, size)
-            if size == 0 and self.nbytes() > 0 and self.device.type in _DEVICES:
-                _call(_library.ops().before_free.default, self)  # reads nothing
-                if not _is_nowhere(self):
+            if size == 0 and self.nbytes() > 0 and self.device.type in DEVICES:
+                call(_library.ops().before_free.default, self)  # reads nothing
+                if not is_nowhere(self):
                     return original(self, size)
             with scope():
                 access_storage(self)
@@ -360,60 +291,11 @@ def _compares(patches: Patches) -> Callable[[Any], Any]:
     return make
 
 
-def _storage_of(value: Any) -> torch.UntypedStorage | None:
-    """The storage of a tensor, or a storage itself; None: it has no bytes on a real device."""
-    if isinstance(value, torch.Tensor):
-        if not _has_bytes(value):
-            return None
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            value = value.untyped_storage()
-    return value if value.device.type in _DEVICES else None
-
-
-def _is_nowhere(storage: torch.UntypedStorage) -> bool:
-    """Whether PyTorch would find no memory: that of a dropped tensor on a GPU, or of one that has
-    not been made."""
-    if storage.device.type == "cpu":
-        return _is_unmade(storage)  # what was dropped has its address still
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return bool(_library.ops().is_nowhere.default(storage))
-
-
-def _is_unmade(value: Any) -> bool:
-    """Whether what makes a tensor's or storage's bytes waits: it has no address yet."""
-    storage = _storage_of(value)
-    if storage is None:
-        return False
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return bool(_library.ops().is_unmade.default(storage))
-
-
-def _identity(value: Any) -> int | None:
-    """What tells a tensor's or storage's memory on a GPU from others'; None: its address does.
-
-    Addresses do not: what leaves, for the next to come, may leave its address to it. Numbers of two
-    storages are further apart than either has bytes, and above all addresses.
-    """
-    storage = None if _on_cpu(value) else _storage_of(value)
-    if storage is None or (isinstance(value, torch.Tensor) and value.numel() == 0):
-        return None
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        if storage.nbytes() == 0 or not _library.ops().may_move.default(storage):
-            return None
-        begin = int(storage._cdata) << _ADDRESS_BITS
-        if not isinstance(value, torch.Tensor):
-            return begin
-        return begin + value.storage_offset() * value.element_size()
-
-
-def _on_cpu(value: Any, *_: Any, **__: Any) -> bool:
-    return bool(value.device.type == "cpu")  # from elsewhere, it is an error or a copy
-
-
 def _no_copy(*_: Any, **kwargs: Any) -> bool:
     return kwargs.get("copy") is not True
 
 
+# Classes of torch._C, and methods that read the memory of what they write.
 _WRITERS = (
     ("ScriptModule", "save"),
     ("ScriptModule", "save_to_buffer"),
@@ -437,7 +319,7 @@ def _patch(patches: Patches) -> None:
     tensor = torch.Tensor
     for name in ("data_ptr", "const_data_ptr"):  # the second from PyTorch 2.15 on
         patches.replace(tensor, name, _points(patches, access, make_readable))
-    patches.replace(tensor, "numpy", escapes(keep, _on_cpu))
+    patches.replace(tensor, "numpy", escapes(keep, on_cpu))
     patches.replace(tensor, "__dlpack__", escapes(keep, _no_copy))
     for name in ("apply_", "map_", "map2_"):
         patches.replace(tensor, name, borrows(access))
@@ -471,9 +353,9 @@ def _patch(patches: Patches) -> None:
     for name in ("_gds_load_storage", "_gds_save_storage"):
         patches.replace(torch._C, name, _uses_storages(patches))
     patches.replace(torch._C.PyTorchFileWriter, "write_record", _reads_argument(patches))
+    patches.replace(torch._C, "_pickle_save", _reads_all(patches))
     for kind, name in _WRITERS:
         patches.replace(getattr(torch._C, kind, None), name, _reads_all(patches))
-    patches.replace(torch._C, "_pickle_save", _reads_all(patches))
 
     for owner, name in (
         (tensor, "__deepcopy__"),
@@ -484,8 +366,8 @@ def _patch(patches: Patches) -> None:
     ):
         patches.replace(owner, name, compares)
 
-    _launch.patch(patches, _launch.Access(access, keep, scope, _call, _tracing))
-    _extensions.patch(patches, _has_bytes, _tracing)
+    _launch.patch(patches, _launch.Access(access, keep, scope, call, _tracing))
+    _extensions.patch(patches, has_bytes, _tracing)
 
 
 def install() -> None:

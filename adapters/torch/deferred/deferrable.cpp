@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "adapters/torch/operators/call.h"
+#include "adapters/torch/operators/storage_positions.h"
 #include "adapters/torch/replay/replay.h"
 
 namespace lms::torch {
@@ -331,18 +332,13 @@ class Caller {
 
   /// Whether each tensor of the lists has a storage of its own: nearly always.
   [[nodiscard]] bool storages_differ() const {
-    std::size_t most = 16;
-    while (most < 2 * lists_.size() * length_) most *= 2;
-    std::vector<const c10::StorageImpl*> seen(most, nullptr);  // by hash, the next free place
+    StoragePositions met(lists_.size() * length_);
+    std::size_t tensors = 0;
     for (const auto& list : lists_) {
       if (list.numbers) continue;
       for (const at::Tensor& tensor : list.tensors) {
-        const c10::StorageImpl* const storage = storage_of(tensor);
-        std::size_t at = (reinterpret_cast<std::uintptr_t>(storage) >> 4) * 0x9E3779B97F4A7C15U;
-        for (at >>= 20; seen[at & (most - 1)] != nullptr; ++at) {
-          if (seen[at & (most - 1)] == storage) return false;
-        }
-        seen[at & (most - 1)] = storage;
+        if (met.first(storage_of(tensor), tensors) != tensors) return false;
+        ++tensors;
       }
     }
     return true;

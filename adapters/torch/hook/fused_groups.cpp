@@ -8,7 +8,6 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "adapters/torch/deferred/deferred.h"
 #include "adapters/torch/errors.h"
@@ -35,9 +34,9 @@ void hold(const jit::Stack& stack, std::size_t inputs, Pins& pins) {
   guarded([&] {
     StorageUses storages;
     for (std::size_t i = stack.size() - inputs; i < stack.size(); ++i) {
-      if (stack[i].isTensor()) run_deferred(stack[i].toTensor(), /*writes=*/false);
       collect_storages(stack[i], /*writes=*/false, /*inside=*/true, storages);
     }
+    for (const StorageUse& use : storages) run_deferred(*use.storage, /*writes=*/false);
     pins.add(storages);
   });
 }
@@ -58,12 +57,10 @@ jit::Operation operation_of(const jit::Node* node) {
   };
 }
 
-void wrap(c10::Symbol kind) {
-  const std::vector<std::shared_ptr<jit::Operator>> found = jit::getAllOperatorsFor(kind);
-  if (found.size() != 1 || found.front()->hasOperation()) return;
-  originals().emplace(kind, found.front());
-  jit::deregisterOperator(found.front()->schema());
-  jit::registerOperator(jit::Operator(kind, &operation_of, found.front()->aliasAnalysisKind()));
+/// What creates the operation of a node, by the kind; PyTorch has one, or a build without it none.
+std::shared_ptr<jit::Operator> original_of(c10::Symbol kind) {
+  const auto& found = jit::getAllOperatorsFor(kind);
+  return found.size() == 1 && !found.front()->hasOperation() ? found.front() : nullptr;
 }
 
 }  // namespace
@@ -71,7 +68,15 @@ void wrap(c10::Symbol kind) {
 void hold_inputs_of_fused_groups() {
   static std::once_flag once;
   std::call_once(once, [] {
-    for (const char* const name : kGroups) wrap(c10::Symbol::fromQualString(name));
+    for (const char* const name : kGroups) {
+      const auto kind = c10::Symbol::fromQualString(name);
+      if (auto original = original_of(kind)) originals().emplace(kind, std::move(original));
+    }
+    // From here on other threads may look there.
+    for (const auto& [kind, original] : originals()) {
+      jit::deregisterOperator(original->schema());
+      jit::registerOperator(jit::Operator(kind, &operation_of, original->aliasAnalysisKind()));
+    }
   });
 }
 

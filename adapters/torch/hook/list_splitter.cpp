@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
+#include "adapters/torch/operators/call.h"
+#include "adapters/torch/operators/storage_positions.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
@@ -170,11 +171,10 @@ std::vector<Stretch> stretches(const Lists& lists) {
 
 /// No memory is behind two positions: then their order does not matter.
 bool positions_differ(const Lists& lists) {
-  std::unordered_map<const c10::StorageImpl*, std::size_t> position_of;
+  StoragePositions met(lists.columns.size() * lists.length);
   for (const at::TensorList column : lists.columns) {
     for (std::size_t k = 0; k < lists.length; ++k) {
-      const auto* const storage = column[k].storage().unsafeGetStorageImpl();
-      if (position_of.try_emplace(storage, k).first->second != k) return false;
+      if (met.first(storage_of(column[k]), k) != k) return false;
     }
   }
   return true;

@@ -17,8 +17,8 @@
 
 #include "adapters/torch/fused/rule.h"
 #include "adapters/torch/hook/fused_groups.h"
+#include "adapters/torch/hook/held_arguments.h"
 #include "adapters/torch/hook/op_run.h"
-#include "adapters/torch/hook/out_arguments.h"
 #include "adapters/torch/hook/typed_kernel.h"
 #include "adapters/torch/operators/op_info.h"
 #include "adapters/torch/slices/cut.h"
@@ -64,8 +64,10 @@ class HookedKernel final : public c10::OperatorKernel {
       : info_(std::move(info)), kernel_(std::move(kernel)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
-    if (notice_new_operators() && !token(kernel_)->isValid())
-      return op.redispatchBoxed(keys, stack);
+    if (notice_new_operators() && !token(kernel_)->isValid()) {
+      op.redispatchBoxed(keys, stack);
+      return;
+    }
     run_operator(info_, kernel_, op, keys, *stack);
   }
 
@@ -74,17 +76,17 @@ class HookedKernel final : public c10::OperatorKernel {
   c10::SafeKernelFunction kernel_;
 };
 
-class HookedOutKernel final : public c10::OperatorKernel {
+class HookedHolder final : public c10::OperatorKernel {
  public:
-  HookedOutKernel(OutKernel info, c10::SafeKernelFunction kernel)
+  HookedHolder(HoldingKernel info, c10::SafeKernelFunction kernel)
       : info_(std::move(info)), kernel_(std::move(kernel)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
-    run_with_outputs(info_, kernel_, op, keys, *stack);
+    run_holding(info_, kernel_, op, keys, *stack);
   }
 
  private:
-  OutKernel info_;
+  HoldingKernel info_;
   c10::SafeKernelFunction kernel_;
 };
 
@@ -146,10 +148,10 @@ struct Hooks {
   std::unordered_map<Place, Wrapped, PlaceHash> wrapped;
   /// Those that wrap what has been replaced since, or what may get another schema.
   std::vector<c10::KernelFunction> retired;
-  /// All of ours that have ever been, and those of them for outputs. They are kept, so none is
-  /// taken for another.
+  /// All of ours that have ever been, and those of them that hold arguments (HookedHolder). They
+  /// are kept, so none is taken for another.
   std::unordered_set<const void*> ours;
-  std::unordered_set<const void*> for_outputs;
+  std::unordered_set<const void*> holding;
   std::optional<c10::RegistrationHandleRAII> listener;
 };
 
@@ -174,14 +176,14 @@ struct OpHook::State {
       if (!op) continue;
       for (const c10::DispatchKey key : keys) wrap(*op, key);
       if (wraps_composites) wrap_composite(*op);
-      if (keys.front() == c10::DispatchKey::CPU) wrap_outputs(*op);
+      if (keys.front() == c10::DispatchKey::CPU) wrap_holding(*op);
     }
   }
 
   /// What wraps a kernel that has been taken back: it would be in the way of a newer one.
   void let_go_of_stale() {
+    // Not by erasing alone: a handle that another is moved into forgets what it has to do.
     for (auto& each : registered) {
-      // Not by erasing: a handle that another is moved into forgets what it has to do.
       if (!each.own->isValid()) each.handle.reset();
     }
     std::erase_if(registered, [](const auto& each) { return !each.handle; });
@@ -222,14 +224,14 @@ struct OpHook::State {
             std::make_unique<HookedKernel>(std::move(info), own)));
   }
 
-  void wrap_outputs(const c10::OperatorHandle& op) {
-    for (OutKernel& info : out_kernels(op)) {
+  void wrap_holding(const c10::OperatorHandle& op) {
+    for (HoldingKernel& info : holding_kernels(op)) {
       const c10::DispatchKey at = info.at;
       const auto own = op.getComputedKernelForDispatchKey(info.computed);
-      if (hooks().for_outputs.contains(identity(own)) || put_again(op, at, own)) continue;
+      if (hooks().holding.contains(identity(own)) || put_again(op, at, own)) continue;
       auto kernel = c10::KernelFunction::makeFromBoxedFunctor(
-          std::make_unique<HookedOutKernel>(std::move(info), own));
-      hooks().for_outputs.insert(identity(kernel));
+          std::make_unique<HookedHolder>(std::move(info), own));
+      hooks().holding.insert(identity(kernel));
       put(op, at, own, kernel);
     }
   }

@@ -17,7 +17,8 @@ std::optional<c10::KernelFunction> typed_kernel(const OpInfo& info,
                                                 const c10::SafeKernelFunction& kernel,
                                                 const c10::OperatorHandle& op);
 
-/// Looks at operators that have been registered since (op_hook.cpp).
+/// Looks at operators that have been defined, or whose definition has been taken back, since
+/// (op_hook.cpp). Whether there were any.
 bool notice_new_operators();
 
 }  // namespace lms::torch

@@ -1,52 +1,52 @@
-#include "adapters/torch/hook/out_arguments.h"
+#include "adapters/torch/hook/held_arguments.h"
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
 #include "adapters/torch/deferred/deferred.h"
+#include "adapters/torch/errors.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
 namespace {
 
-/// Of PyTorch's composite kernels: arguments whose memory they read themselves.
+/// Of PyTorch's composite kernels: an argument whose memory they read themselves.
 struct Reader {
   std::string_view name;
+  std::string_view overload;
   std::string_view argument;
 };
 constexpr auto kReaders = std::to_array<Reader>({
-    {"aten::_pad_packed_sequence", "batch_sizes"},
-    {"aten::ctc_loss.Tensor", "input_lengths"},
-    {"aten::ctc_loss.Tensor", "target_lengths"},
-    {"aten::gru.data", "batch_sizes"},
-    {"aten::lstm.data", "batch_sizes"},
-    {"aten::rnn_relu.data", "batch_sizes"},
-    {"aten::rnn_tanh.data", "batch_sizes"},
-    {"aten::tensor_split.tensor_indices_or_sections", "tensor_indices_or_sections"},
+    {"aten::_pad_packed_sequence", "", "batch_sizes"},
+    {"aten::ctc_loss", "Tensor", "input_lengths"},
+    {"aten::ctc_loss", "Tensor", "target_lengths"},
+    {"aten::gru", "data", "batch_sizes"},
+    {"aten::lstm", "data", "batch_sizes"},
+    {"aten::rnn_relu", "data", "batch_sizes"},
+    {"aten::rnn_tanh", "data", "batch_sizes"},
+    {"aten::tensor_split", "tensor_indices_or_sections", "tensor_indices_or_sections"},
 });
 
 bool reads_itself(const c10::OperatorHandle& op, const c10::Argument& argument) {
   const auto& [name, overload] = op.operator_name();
   return std::ranges::any_of(kReaders, [&](const Reader& reader) {
-    return argument.name() == reader.argument && reader.name.starts_with(name) &&
-           reader.name.size() == name.size() + (overload.empty() ? 0 : 1 + overload.size()) &&
-           reader.name.ends_with(overload);
+    return name == reader.name && overload == reader.overload && argument.name() == reader.argument;
   });
 }
 
 }  // namespace
 
-std::vector<OutKernel> out_kernels(const c10::OperatorHandle& op) {
+std::vector<HoldingKernel> holding_kernels(const c10::OperatorHandle& op) {
   using K = c10::DispatchKey;
-  OutKernel found;
+  HoldingKernel found;
   const auto& arguments = op.schema().arguments();
   found.argument_count = static_cast<std::uint32_t>(arguments.size());
   for (std::uint32_t i = 0; i < found.argument_count; ++i) {
     if (arguments[i].is_out() || reads_itself(op, arguments[i])) found.held.push_back(i);
   }
-  std::vector<OutKernel> kernels;
+  std::vector<HoldingKernel> kernels;
   if (found.held.empty()) return kernels;
   const auto add = [&](K at, K computed) {
     if (!op.hasComputedKernelForDispatchKey(computed)) return;
@@ -66,11 +66,11 @@ std::vector<OutKernel> out_kernels(const c10::OperatorHandle& op) {
   return kernels;
 }
 
-void run_with_outputs(const OutKernel& info, const c10::SafeKernelFunction& kernel,
-                      const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
+void run_holding(const HoldingKernel& info, const c10::SafeKernelFunction& kernel,
+                 const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack) {
   DeviceManager* const manager = active_manager(c10::kCPU);
   Pins pins;
-  if (manager != nullptr) {
+  if (manager != nullptr && (any_deferred() || manager->lineages().any())) {
     StorageUses storages;
     const std::size_t first = stack.size() - info.argument_count;
     for (const std::uint32_t held : info.held) {
@@ -79,8 +79,10 @@ void run_with_outputs(const OutKernel& info, const c10::SafeKernelFunction& kern
     storages.erase(std::remove_if(storages.begin(), storages.end(),
                                   [](const auto& use) { return !use.storage->device().is_cpu(); }),
                    storages.end());
-    manager->deferred().before_use(storages);
-    if (manager->lineages().any()) pins.add(storages);
+    guarded([&] {
+      for (const StorageUse& use : storages) run_deferred(*use.storage, /*writes=*/false);
+      if (manager->lineages().any()) pins.add(storages);
+    });
   }
   kernel.callBoxed(op, keys, &stack);
 }
