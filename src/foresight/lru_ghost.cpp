@@ -18,7 +18,6 @@ void LruGhost::touch(BlockUid uid, Bytes bytes, bool writes) {
     here_ += known.bytes;
   }
   if (writes) known.clean = false;
-  squeeze();
 }
 
 void LruGhost::squeeze() {
@@ -35,6 +34,7 @@ void LruGhost::squeeze() {
 void LruGhost::released(BlockUid uid) {
   const auto found = known_.find(uid);
   if (found == known_.end()) return;
+  squeeze();  // it was here while its last operator ran
   if (found->second.here) {
     oldest_first_.erase(found->second.place);
     here_ -= found->second.bytes;

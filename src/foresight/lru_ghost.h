@@ -13,6 +13,8 @@ namespace lms {
 /// use. Not thread-safe.
 class LruGhost {
  public:
+  /// The next operator begins. What one uses is here together: none of it leaves for another.
+  void begin_operator() { squeeze(); }
   void touch(BlockUid uid, Bytes bytes, bool writes);
   void released(BlockUid uid);
   /// Bytes that there is room for.

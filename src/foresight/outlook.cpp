@@ -16,6 +16,7 @@ bool Outlook::begin_operator(OperatorKey key) {
     duel_.restart();
   }
   forecast_.begin_operator(key);
+  duel_.ghost().begin_operator();
   foresight_->now = forecast_.now();
   foresight_->trusted = forecast_.trusted() && duel_.follow();
   return ++operators_ % kAskEvery == 0;

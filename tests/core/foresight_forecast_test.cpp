@@ -182,21 +182,35 @@ TEST(Forecast, RemembersNoMoreThanItsBound) {
 TEST(LruGhost, MovesWhatLeavesAndComesBack) {
   LruGhost ghost;
   ghost.set_room(100);
-  ghost.touch(1, 60, true);
-  ghost.touch(2, 40, true);
-  EXPECT_EQ(ghost.moved(), 0);
-  ghost.touch(3, 40, true);  // the first leaves
-  EXPECT_EQ(ghost.moved(), 60);
-  ghost.touch(1, 60, false);  // comes back; 2 and 3 leave
-  EXPECT_EQ(ghost.moved(), 60 + 60 + 40);
-  ghost.touch(2, 40, false);
-  EXPECT_EQ(ghost.moved(), 160 + 40 + 40) << "3 leaves as well";
-  ghost.touch(3, 40, false);  // 1 leaves again, clean
-  EXPECT_EQ(ghost.moved(), 240 + 40);
+  const auto use = [&](BlockUid uid, Bytes bytes, bool writes) {
+    ghost.touch(uid, bytes, writes);
+    ghost.begin_operator();
+    return ghost.moved();
+  };
+  EXPECT_EQ(use(1, 60, true), 0);
+  EXPECT_EQ(use(2, 40, true), 0);
+  EXPECT_EQ(use(3, 40, true), 60) << "the first leaves";
+  EXPECT_EQ(use(1, 60, false), 60 + 60 + 40) << "it comes back; 2 and 3 leave";
+  EXPECT_EQ(use(2, 40, false), 160 + 40 + 40) << "3 leaves as well";
+  EXPECT_EQ(use(3, 40, false), 240 + 40) << "1 leaves again, clean";
   ghost.released(2);
   ghost.released(9);
-  ghost.touch(1, 60, true);
-  EXPECT_EQ(ghost.moved(), 280 + 60);
+  EXPECT_EQ(use(1, 60, true), 280 + 60);
+}
+
+TEST(LruGhost, WhatOneOperatorUsesIsHereTogether) {
+  LruGhost ghost;
+  ghost.set_room(100);
+  for (BlockUid uid = 1; uid <= 4; ++uid) {
+    ghost.touch(uid, 30, true);
+    ghost.begin_operator();
+  }
+  EXPECT_EQ(ghost.moved(), 30) << "the first has left";
+  ghost.touch(1, 30, false);
+  ghost.touch(2, 30, false);  // the oldest, but not to leave for the first
+  EXPECT_EQ(ghost.moved(), 60);
+  ghost.released(1);  // it was here until the operator's end
+  EXPECT_EQ(ghost.moved(), 90) << "3 has left";
 }
 
 /// A loop over blocks of 10 bytes, of which `limit` holds some, that moves half of what leaving by

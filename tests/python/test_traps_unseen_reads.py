@@ -86,9 +86,7 @@ def test_a_module_is_saved_whose_update_waits() -> None:
 
 
 def test_what_cannot_be_computed_again_is_said() -> None:
-    with torch_lms.managed(
-        limit="64KiB", host_limit="48KiB", min_block=1, device="cpu", stress="drop"
-    ):
+    with harness.managed("cpu", stress="drop", limit="64KiB", host_limit="48KiB", min_block=1):
         made = module()
         others = [torch.ones(64, 64) + i for i in range(8)]
         assert state(others[0]) == "dropped"

@@ -112,6 +112,7 @@ class Stream {
       return;
     }
     forecast_.begin_operator(key_of(op.name));
+    duel_.ghost().begin_operator();
     foresight_->now = forecast_.now();
     const auto stats = [&] {
       auto lock = engine_.lock();
