@@ -349,10 +349,11 @@ def test_no_room_within_an_operator_loses_nothing(device: str) -> None:
     whole = {"plan": False, "deferred_updates": "all", "slices": "off"}
     with harness.managed(device, limit=64 * mib, **whole):
         weight, gradient = managed_tensor(mib), managed_tensor(mib)  # 4 MiB each
+        weights = [weight]
 
         @torch.library.custom_op("lms_tests::reads_weight", mutates_args=(), device_types=device)
         def reads_weight(x: torch.Tensor) -> torch.Tensor:
-            return x + weight[:5].sum()
+            return x + weights[0][:5].sum()
 
         weight.add_(gradient)
         assert waiting() == 1
@@ -363,6 +364,7 @@ def test_no_room_within_an_operator_loses_nothing(device: str) -> None:
         torch_lms.enable(device=device, limit=64 * mib, min_block="4KiB", **whole)
         assert reads_weight(torch.ones(3)).tolist() == [11.0] * 3
         assert weight.sum().item() == 2 * mib
+    weights.clear()  # the operator stays
 
 
 def test_threads_look_at_once(deferring: None) -> None:

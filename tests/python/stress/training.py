@@ -355,14 +355,15 @@ def optimizer_in_backward(device: str) -> Result:
         optimizers[p].step()
         p.grad = None
 
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(step_now)
+    hooks = [p.register_post_accumulate_grad_hook(step_now) for p in model.parameters()]
     losses = []
     for step in range(3):
         x = data(32, 64, device=device, value=step)
         loss = (model(x) - x).square().mean()
         loss.backward()
         losses.append(loss.detach())
+    for hook in hooks:  # they are in a cycle that nobody collects
+        hook.remove()
     state = [dict(sorted(o.state[p].items())) for p, o in optimizers.items()]
     return {"weights": dict(model.state_dict()), "state": state, "losses": losses}
 
