@@ -197,6 +197,16 @@ def chosen_in_rows(device: str) -> list[Tensor]:
     ]
 
 
+def windows_that_overlap(device: str) -> list[Tensor]:
+    """Elements that are several at once: what is added to them comes in the order of the whole.
+    Whole numbers, as a GPU adds in any order."""
+    x = numbers(401, 640, device=device)
+    x = x if device == "cpu" else x.mul_(8).round_()
+    windows = x.unfold(1, 4, 2)
+    windows.scatter_add_(0, torch.ones_like(windows, dtype=torch.int64), windows.clone())
+    return [x, x + 1]
+
+
 PROGRAMS: dict[str, tuple[Program, float]] = {
     # With the limit in MiB (on the CPU), which some operator of it goes beyond.
     "loss_of_words": (loss_of_words, 6.5),
@@ -213,6 +223,7 @@ PROGRAMS: dict[str, tuple[Program, float]] = {
 ALL = {name: program for name, (program, _) in PROGRAMS.items()} | {
     "turned": turned,
     "chosen_in_rows": chosen_in_rows,
+    "windows_that_overlap": windows_that_overlap,
 }
 
 

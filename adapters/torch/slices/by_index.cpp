@@ -3,6 +3,11 @@
 #include <ATen/Context.h>
 #include <ATen/WrapDimUtils.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
 #include "adapters/torch/slices/cut.h"
 
 namespace lms::torch {
@@ -36,6 +41,21 @@ bool adds_in_parts(const at::Tensor& self) {
   const auto type = self.scalar_type();
   return type == at::kFloat || type == at::kDouble ||
          at::isIntegralType(type, /*includeBool=*/false);
+}
+
+/// No two of its elements are one, as far as that can be told from their steps in memory.
+bool lies_apart(const at::Tensor& tensor) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> steps;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1) steps.emplace_back(tensor.stride(d), tensor.size(d));
+  }
+  std::ranges::sort(steps);
+  std::int64_t reach = 0;
+  for (const auto& [stride, size] : steps) {
+    if (stride <= reach) return false;
+    reach += stride * (size - 1);
+  }
+  return true;
 }
 
 }  // namespace
@@ -87,6 +107,8 @@ std::vector<Cut> cut_scatter_add(const CallToCut& call) {
   const at::Tensor index = plain_tensor(call.arguments[2]);
   const auto dim = dimension_of(call, self);
   if (!dim || !index.defined() || index.dim() != self.dim() || !adds_in_parts(self)) return {};
+  // The whole adds all to one element, then all to the next.
+  if (*dim == 0 && !lies_apart(self)) return {};
   constexpr std::array<std::size_t, 3> kAll = {0, 2, 3};
   const auto positions = std::span(kAll).subspan(*dim == 0 ? 1 : 0);
   auto operands = rows_of_each(call, positions, index.size(0));
