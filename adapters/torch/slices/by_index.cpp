@@ -33,16 +33,6 @@ std::optional<std::int64_t> dimension_of(const CallToCut& call, const at::Tensor
   return at::maybe_wrap_dim(call.arguments[1].toInt(), self.dim());
 }
 
-/// Parts that follow each other add in the order in which the whole does, or in which it may: on
-/// GPUs additions are atomic, in any order, unless that is forbidden. On the CPU 16-bit sums of
-/// rows may be kept in 32 bits until the end.
-bool adds_in_parts(const at::Tensor& self) {
-  if (!self.device().is_cpu()) return !at::globalContext().deterministicAlgorithms();
-  const auto type = self.scalar_type();
-  return type == at::kFloat || type == at::kDouble ||
-         at::isIntegralType(type, /*includeBool=*/false);
-}
-
 /// No two of its elements are one, as far as that can be told from their steps in memory.
 bool lies_apart(const at::Tensor& tensor) {
   std::vector<std::pair<std::int64_t, std::int64_t>> steps;
@@ -56,6 +46,17 @@ bool lies_apart(const at::Tensor& tensor) {
     reach += stride * (size - 1);
   }
   return true;
+}
+
+/// Parts that follow each other add in the order in which the whole does, or in which it may: on
+/// GPUs additions are atomic, in any order, unless that is forbidden. On the CPU 16-bit sums of
+/// rows may be kept in 32 bits until the end. Where elements are one, others come in between.
+bool adds_in_parts(const at::Tensor& self) {
+  if (!lies_apart(self)) return false;
+  if (!self.device().is_cpu()) return !at::globalContext().deterministicAlgorithms();
+  const auto type = self.scalar_type();
+  return type == at::kFloat || type == at::kDouble ||
+         at::isIntegralType(type, /*includeBool=*/false);
 }
 
 }  // namespace
@@ -107,8 +108,6 @@ std::vector<Cut> cut_scatter_add(const CallToCut& call) {
   const at::Tensor index = plain_tensor(call.arguments[2]);
   const auto dim = dimension_of(call, self);
   if (!dim || !index.defined() || index.dim() != self.dim() || !adds_in_parts(self)) return {};
-  // The whole adds all to one element, then all to the next.
-  if (*dim == 0 && !lies_apart(self)) return {};
   constexpr std::array<std::size_t, 3> kAll = {0, 2, 3};
   const auto positions = std::span(kAll).subspan(*dim == 0 ? 1 : 0);
   auto operands = rows_of_each(call, positions, index.size(0));
