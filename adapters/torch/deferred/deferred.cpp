@@ -255,28 +255,42 @@ void Deferred::remove(const PartPtr& part) {
   if (part->brief_for != nullptr) --brief_;
 }
 
+void Deferred::add_conflicts(PartPtrs& parts, std::span<const StorageUse> uses,
+                             std::uint64_t before, bool by_rows) const {
+  for (const StorageUse& use : uses) {
+    const auto row = by_storage_.find(use.storage);
+    if (row == by_storage_.end()) continue;
+    for (const Waiting& one : row->second) {
+      if (one.part->number >= before || !conflicts(use.writes, one.writes)) continue;
+      if (by_rows && one.writes && one.part->rows) continue;  // it makes rows of it for itself
+      if (std::ranges::find(parts, one.part) == parts.end()) parts.push_back(one.part);
+    }
+  }
+}
+
+void Deferred::add_needed(PartPtrs& parts) const {
+  // Whoever is before one that must run, and conflicts with it, must run as well.
+  for (std::size_t next = 0; next < parts.size(); ++next) {
+    const PartPtr part = parts[next];
+    add_conflicts(parts, part->uses, part->number, part->rows != nullptr);
+  }
+  std::ranges::sort(parts, {}, &Part::number);
+}
+
 Deferred::PartPtrs Deferred::needed_for(std::span<const StorageUse> uses,
                                         std::uint64_t before) const {
-  // Whoever is before one that must run, and conflicts with it, must run as well.
   PartPtrs needed;
-  const auto add_those_before = [&](std::span<const StorageUse> of, std::uint64_t end,
-                                    bool by_rows) {
-    for (const StorageUse& use : of) {
-      const auto row = by_storage_.find(use.storage);
-      if (row == by_storage_.end()) continue;
-      for (const Waiting& one : row->second) {
-        if (one.part->number >= end || !conflicts(use.writes, one.writes)) continue;
-        if (by_rows && one.writes && one.part->rows) continue;  // it makes rows of it for itself
-        if (std::ranges::find(needed, one.part) == needed.end()) needed.push_back(one.part);
-      }
-    }
-  };
-  add_those_before(uses, before, /*by_rows=*/false);
-  for (std::size_t next = 0; next < needed.size(); ++next) {
-    const PartPtr part = needed[next];
-    add_those_before(part->uses, part->number, part->rows != nullptr);
+  add_conflicts(needed, uses, before, /*by_rows=*/false);
+  add_needed(needed);
+  return needed;
+}
+
+Deferred::PartPtrs Deferred::needed_for_rows(std::span<const PartPtr> makers) const {
+  PartPtrs needed;
+  for (const PartPtr& maker : makers) {
+    add_conflicts(needed, maker->uses, maker->number, /*by_rows=*/true);
   }
-  std::ranges::sort(needed, {}, &Part::number);
+  add_needed(needed);
   return needed;
 }
 

@@ -83,10 +83,11 @@ class Deferred {
   /// any other.
   void run_brief();
   /// The calling thread is about to use these: runs what must have run. Throws what that throws; a
-  /// part that found no room waits on.
-  void before_use(std::span<const StorageUse> uses);
+  /// part that found no room waits on. `before`: who uses them is the part of this number.
+  void before_use(std::span<const StorageUse> uses, std::uint64_t before = UINT64_MAX);
   /// What of these has not been made and may be made row by row, with all that it is made of.
-  [[nodiscard]] UnmadeRows rows_for(std::span<const StorageUse> uses);
+  [[nodiscard]] UnmadeRows rows_for(std::span<const StorageUse> uses,
+                                    std::uint64_t before = UINT64_MAX);
   /// It is one of these, not made yet.
   [[nodiscard]] bool will_make(const c10::StorageImpl& storage);
   /// Runs everything.
@@ -135,8 +136,9 @@ class Deferred {
                   c10::DispatchKeySet keys, c10::Stack& stack);
   /// The same for calls that may be expected to fare alike.
   static std::uint64_t kind_of_rows(const OpInfo& info, const c10::Stack& stack);
-  /// The part that will make this storage, if rows of it may be made. Under the lock.
-  [[nodiscard]] PartPtr maker_of(const c10::StorageImpl* storage) const;
+  /// The part that will make this storage, if rows of it may be made, and be used as it makes them:
+  /// nothing else that was called before number `before` will write it. Under the lock.
+  [[nodiscard]] PartPtr maker_of(const c10::StorageImpl* storage, std::uint64_t before) const;
   void note_through(Part& part) const;
   /// A part whose result was read by rows has gone: what others read through it is no more theirs.
   void refresh_through();
@@ -152,6 +154,14 @@ class Deferred {
   void remove(const PartPtr& part);
   /// Those called before number `before` that must run before these are used, in their order.
   [[nodiscard]] PartPtrs needed_for(std::span<const StorageUse> uses, std::uint64_t before) const;
+  /// Likewise before rows of what these will make are made.
+  [[nodiscard]] PartPtrs needed_for_rows(std::span<const PartPtr> makers) const;
+  /// Those called before number `before` that conflict with these; `by_rows`: but for who makes
+  /// what may be made by rows.
+  void add_conflicts(PartPtrs& parts, std::span<const StorageUse> uses, std::uint64_t before,
+                     bool by_rows) const;
+  /// And those that must run before them, in their order.
+  void add_needed(PartPtrs& parts) const;
   /// Of what waits for this thread's next operators: the first piece of the call that came last,
   /// and before it what that needs.
   [[nodiscard]] PartPtrs next_brief(const ThreadState& thread) const;

@@ -93,7 +93,7 @@ c10::SmallVector<DeviceManager*, 2> managers_of(std::span<const StorageUse> uses
 
 // Running
 
-void Deferred::before_use(std::span<const StorageUse> uses) {
+void Deferred::before_use(std::span<const StorageUse> uses, std::uint64_t before) {
   if (may_be_dead_.load(std::memory_order_relaxed)) discard_dead();
   if (waiting_.load(std::memory_order_relaxed) > 0) {
     std::unique_lock lock(mutex_);
@@ -104,7 +104,7 @@ void Deferred::before_use(std::span<const StorageUse> uses) {
           "zero_grad(set_to_none=True), the default, lets go of gradients instead");
     }
     run_until(lock, [&] {
-      PartPtrs needed = needed_for(uses, UINT64_MAX);
+      PartPtrs needed = needed_for(uses, before);
       for (const PartPtr& part : needed) {
         const bool learns = part->rows && !part->was_read && !part->runs;
         if (learns && manager_.slice_mode() != SliceMode::kChains) wanted_whole_.insert(part->kind);
@@ -229,7 +229,7 @@ void Deferred::run_one(std::unique_lock<std::mutex>& lock, PartPtr part) {
 }
 
 bool Deferred::run_rows(const Part& part) {
-  const UnmadeRows rows = rows_for(part.uses);
+  const UnmadeRows rows = rows_for(part.uses, part.number);
   if (rows.empty()) return false;
   bool done = false;
   manager_.in_order([&] {
@@ -246,7 +246,7 @@ bool Deferred::run_rows(const Part& part) {
 void Deferred::run(const Part& part) {
   if (part.rows) {
     if (run_rows(part)) return;
-    before_use(std::span(part.uses).first(part.uses.size() - 1));  // but what it makes
+    before_use(std::span(part.uses).first(part.uses.size() - 1), part.number);  // but what it makes
   }
   manager_.in_order([&] {
     const PartScope scope(part);

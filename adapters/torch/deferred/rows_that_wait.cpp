@@ -157,7 +157,7 @@ bool Deferred::defer_rows(const Entrances& entrances, const OpInfo& info,
     for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
       const bool is_there =
           stack[i].isTensor() && stack[i].toTensor().defined() && stack[i].toTensor().has_storage();
-      chain = chain || (is_there && maker_of(storage_of(stack[i].toTensor())));
+      chain = chain || (is_there && maker_of(storage_of(stack[i].toTensor()), UINT64_MAX));
     }
   }
   std::unique_ptr<Part> part = rows_that_may_wait(manager_, info, kernel, op, keys, stack, chain);
@@ -190,18 +190,22 @@ std::uint64_t Deferred::kind_of_rows(const OpInfo& info, const c10::Stack& stack
   return kind;
 }
 
-Deferred::PartPtr Deferred::maker_of(const c10::StorageImpl* storage) const {
+Deferred::PartPtr Deferred::maker_of(const c10::StorageImpl* storage, std::uint64_t before) const {
   const auto row = by_storage_.find(const_cast<c10::StorageImpl*>(storage));
   if (row == by_storage_.end()) return nullptr;
-  const auto maker = std::ranges::find_if(
-      row->second, [](const Waiting& one) { return one.writes && one.part->rows != nullptr; });
-  return maker == row->second.end() ? nullptr : maker->part;
+  PartPtr last;
+  for (const Waiting& one : row->second) {
+    if (one.writes && one.part->number < before && (!last || last->number < one.part->number)) {
+      last = one.part;
+    }
+  }
+  return last && last->rows ? last : nullptr;
 }
 
 bool Deferred::will_make(const c10::StorageImpl& storage) {
   if (rows_.load(std::memory_order_relaxed) == 0) return false;
   const std::lock_guard guard(mutex_);
-  return maker_of(&storage) != nullptr;
+  return maker_of(&storage, UINT64_MAX) != nullptr;
 }
 
 void Deferred::note_through(Part& part) const {
@@ -213,10 +217,10 @@ void Deferred::note_through(Part& part) const {
   };
   for (const StorageUse& use : part.uses) {
     if (use.writes) continue;
-    const PartPtr maker = maker_of(use.storage);
+    const PartPtr maker = maker_of(use.storage, part.number);
     if (!maker) continue;
     for (const StorageUse& source : maker->uses) {
-      if (!source.writes && !maker_of(source.storage)) add(source);
+      if (!source.writes && !maker_of(source.storage, maker->number)) add(source);
     }
     for (const StorageUse& source : maker->through) add(source);
   }
@@ -240,31 +244,35 @@ void Deferred::refresh_through() {
   }
 }
 
-UnmadeRows Deferred::rows_for(std::span<const StorageUse> uses) {
+UnmadeRows Deferred::rows_for(std::span<const StorageUse> uses, std::uint64_t before) {
   if (rows_.load(std::memory_order_relaxed) == 0) return {};
   std::unique_lock lock(mutex_);
   for (;;) {
     std::vector<PartPtr> parts;
     UnmadeRows::Ones ones;
     bool busy = false;
-    const auto add = [&](std::span<const StorageUse> all) {
+    const auto add = [&](std::span<const StorageUse> all, std::uint64_t number) {
       for (const StorageUse& use : all) {
         if (use.writes || ones.contains(use.storage)) continue;
-        PartPtr maker = maker_of(use.storage);
+        PartPtr maker = maker_of(use.storage, number);
         if (!maker) continue;
         busy = busy || maker->runs;
         ones.emplace(use.storage, maker->rows);
         parts.push_back(std::move(maker));
       }
     };
-    add(uses);
+    add(uses, before);
     for (std::size_t next = 0; next < parts.size(); ++next) {
       const PartPtr part = parts[next];  // the row may move
-      add(part->uses);
+      add(part->uses, part->number);
     }
     if (parts.empty()) return {};
     if (busy) {
       wait(lock);
+      continue;
+    }
+    if (!needed_for_rows(parts).empty()) {
+      run_until(lock, [&] { return needed_for_rows(parts); });
       continue;
     }
     for (const PartPtr& part : parts) {

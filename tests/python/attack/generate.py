@@ -337,7 +337,7 @@ class _Making:
         if self.tight:
             settings.slices = dice.choice(["auto", "auto", "in_place", "always", "chains"])
         if settings.slices == "chains":
-            settings.deferred_updates = True
+            settings.deferred_updates = dice.choice([True, True, "updates", "all", "random"])
         settings.verify = dice.random() < 0.9
         mode = dice.choice(["planned"] * 4 + ["reactive"]) if planned else ""
         mode = mode or dice.choice(["evict", "drop", "drop", "reactive", "reactive", "recompute"])

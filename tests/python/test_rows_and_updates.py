@@ -1,0 +1,159 @@
+"""Results that wait to be made by rows, of tensors whose updates wait, and the other way round."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+
+import pytest
+import torch
+from stress import harness
+from stress.children import run_script
+
+import torch_lms
+
+Operator = tuple[str, float, float]
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    """Who waits for itself is in C++, and ends by no exception."""
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+
+
+def _program(seed: int) -> list[Operator]:
+    """Of operators by rows, of updates, and of products, which are neither."""
+    dice = random.Random(seed)
+    makes = ["mul", "add", "tanh", "neg", "scaled", "product"]
+    kinds = [*makes, "add_", "add_", "mul_", "tanh_", "copy_", "dies", "looked at"]
+    return [(dice.choice(kinds), dice.random(), dice.random()) for _ in range(14)]
+
+
+def _run(program: list[Operator]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    tensors = [torch.randn(64, 64, generator=generator) for _ in range(3)]
+    seen = []
+    for kind, one, other in program:
+        x, y = tensors[int(one * len(tensors))], tensors[int(other * len(tensors))]
+        match kind:
+            case "mul":
+                tensors.append(x * y)
+            case "add":
+                tensors.append(x + y)
+            case "tanh":
+                tensors.append(torch.tanh(x))
+            case "neg":
+                tensors.append(-x)
+            case "scaled":
+                tensors.append(x * 0.5)
+            case "product":
+                tensors.append(torch.tanh(x @ y))
+            case "add_":
+                x.add_(y)
+            case "mul_":
+                x.mul_(y * 0.1)
+            case "tanh_":
+                x.tanh_()
+            case "copy_":
+                x.copy_(y)
+            case "looked at":
+                seen.append(y.sum(0))
+            case "dies" if len(tensors) > 3:
+                tensors.pop(int(one * len(tensors)))
+    return [each.nan_to_num() for each in seen + tensors]
+
+
+@pytest.mark.parametrize("mode", ["all", "random"])
+@pytest.mark.parametrize("stress", [False, True, "drop"])
+def test_random_programs(mode: str, stress: bool | str) -> None:
+    rows = updates = 0
+    for seed in range(30):
+        program = _program(seed)
+        expected = _run(program)
+        with harness.managed(
+            "cpu", stress=stress, limit="1GiB", plan="off", slices="chains", deferred_updates=mode
+        ):
+            before = torch_lms.memory_stats("cpu")
+            found = _run(program)
+            same = [torch.equal(a, b) for a, b in zip(found, expected, strict=True)]
+            after = torch_lms.memory_stats("cpu")
+        assert all(same), (seed, program)
+        rows += after["deferred.in_rows"] - before["deferred.in_rows"]
+        updates += after["deferred.parts"] - before["deferred.parts"]
+    assert rows > 0 and updates > 0
+
+
+# Under the settings that GPUs have, and where a list is larger than the limit.
+LISTS = """
+import sys, torch, torch_lms, faulthandler
+
+faulthandler.dump_traceback_later(30, exit=True)
+
+def make():
+    torch.manual_seed(0)
+    return [[torch.randn(16, 20000).bfloat16() for _ in range(8)] for _ in "ab"]
+
+@torch.no_grad()
+def run(a, b):
+    found = []
+    if sys.argv[1] == "what rows are of is changed":
+        c = b[0].float()
+        torch._foreach_mul_(b, 2.0)
+        found = [c.sum(), c]
+    elif sys.argv[1] == "changed twice":
+        c = b[7].float()
+        torch._foreach_mul_(b, a)
+        torch._foreach_add_(a, b)
+        d = b[7].float()
+        found = [(c * d).sum(), c, d]
+    elif sys.argv[1] == "rows are changed":
+        t = [x.float() for x in b]
+        torch._foreach_add_(t, 1.0)
+        d = t[7] * 2
+        torch._foreach_mul_(t, 0.5)
+        found = [d.sum(), d, *t]
+    elif sys.argv[1] == "rows of rows":
+        c = torch.log_softmax(b[3], -1)
+        d = c * 2
+        torch._foreach_mul_(b, 2.0)
+        torch._foreach_mul_([c, d, *a], 2.0)
+        e = c + d
+        found = [e.sum(), e, c, d]
+    elif sys.argv[1] == "an update follows":
+        weight = torch.nn.Parameter(b[0].clone())
+        optimizer = torch.optim.AdamW([weight], fused=True)
+        weight.grad = a[0].clone()
+        c = weight.float()
+        optimizer.step()
+        found = [weight.sum(), c]
+    return [each.clone() for each in found]
+
+expected = run(*make())
+torch_lms.enable(device="cpu", limit="5MiB", min_block=4096, plan="off", plan_cache="off",
+                 deferred_updates=sys.argv[2])
+found = run(*make())
+assert torch_lms.memory_stats("cpu")["deferred.in_rows"] > 0, "nothing waited by rows"
+print([torch.equal(a, b) for a, b in zip(found, expected, strict=True)])
+"""
+
+
+@pytest.mark.parametrize("mode", ["true", "updates"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "what rows are of is changed",
+        "changed twice",
+        "rows are changed",
+        "rows of rows",
+        "an update follows",
+    ],
+)
+def test_lists(what: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.lms()
+    monkeypatch.setenv("TEST_WHOLE_LISTS", "1")
+    done = run_script(LISTS, what, mode)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "False" not in done.stdout, done.stdout
