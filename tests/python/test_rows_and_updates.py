@@ -86,6 +86,21 @@ def test_random_programs(mode: str, stress: bool | str) -> None:
     assert rows > 0 and updates > 0
 
 
+def test_strides_are_those_of_the_kernel() -> None:
+    """Of a dimension of one position, too."""
+
+    def run() -> list[tuple[int, ...]]:
+        x = (torch.ones(2, 4, 16, 16) * 2).transpose_(0, -1)[..., ::2]
+        y = torch.empty_like(x).fill_(3)
+        return [each.stride() for each in (x * y, torch.exp(x), x * 2, y / 0.6, (x * y) + 1)]
+
+    expected = run()
+    assert expected[0][-1] == 2048, "the kernel and the meta kernel agree: this shows nothing"
+    with harness.managed("cpu", limit="1MiB", plan="off", slices="chains", deferred_updates="true"):
+        assert run() == expected
+        assert torch_lms.memory_stats("cpu")["deferred.in_rows"] > 0
+
+
 # Under the settings that GPUs have, and where a list is larger than the limit.
 LISTS = """
 import sys, torch, torch_lms, faulthandler

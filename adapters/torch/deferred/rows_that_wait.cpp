@@ -107,14 +107,20 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
         std::ranges::find(small, storage_of(tensor), &StorageUse::storage) != small.end();
     value = is_small ? copy_of(tensor) : alias_of(tensor);
   }
+  std::vector<std::int64_t> strides;
   try {
     const auto cuts = info.cut({info.name, op, part->arguments, kPart});
     if (cuts.size() != 1 || cuts.front().moves || cuts.front().results.size() != 1) return nullptr;
     if (!lies_as(cuts.front().results.front(), result)) return nullptr;
+    strides = cuts.front().results.front().strides;
   } catch (const c10::Error&) {
     return nullptr;  // what is wrong with the call is the operator's to say
   }
   part->makes.push_back(unmade_like(result, manager.device(), allocator));
+  if (!strides.empty()) {
+    // Of dimensions of one position the kernel may have other strides than the meta kernel.
+    part->makes.back().unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), strides);
+  }
   part->uses.push_back({storage_of(part->makes.back()), /*writes=*/true});
   part->info = &info;
   part->kernel = &kernel;
