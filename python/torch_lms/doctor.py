@@ -143,8 +143,8 @@ def supported(device: str, disk: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-def _train(device: str) -> tuple[list[bytes], list[bytes]]:
-    """Three steps of a small net; the losses and the weights after them, as bytes."""
+def _train(device: str) -> list[list[int]]:
+    """Three steps of a small net; the bits of the losses, and of the weights after them."""
     torch.manual_seed(7)
     net = torch.nn.Sequential(
         torch.nn.Linear(64, 128),
@@ -155,15 +155,16 @@ def _train(device: str) -> tuple[list[bytes], list[bytes]]:
     data = torch.randn(32, 64).to(device)
     target = torch.arange(32).remainder(10).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    losses = []
+    found = []
     for _ in range(3):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(net(data), target)
         loss.backward()
         optimizer.step()
-        losses.append(loss.detach().cpu().numpy().tobytes())
-    weights = [p.detach().cpu().numpy().tobytes() for p in net.parameters()]
-    return losses, weights
+        found.append(loss.detach())
+    found += [p.detach() for p in net.parameters()]
+    # Not by NumPy, which PyTorch does not need.
+    return [one.cpu().reshape(-1).view(torch.int32).tolist() for one in found]
 
 
 def self_test(device: str) -> dict[str, Any]:

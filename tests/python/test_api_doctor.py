@@ -32,7 +32,15 @@ def run(
 
 
 def test_text(tmp_path: Path) -> None:
-    done = run("--device", "cpu", "--directory", str(tmp_path), start=[sys.executable])
+    """Without NumPy, as a new environment has PyTorch."""
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    (missing / "numpy.py").write_text("raise ImportError('no NumPy here')")
+    done = run(
+        *("--device", "cpu", "--directory", str(tmp_path)),
+        start=[sys.executable],
+        PYTHONPATH=os.pathsep.join([str(missing), PACKAGES]),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "self-test passed" in done.stdout
     assert torch.__version__ in done.stdout and str(tmp_path) in done.stdout
