@@ -35,7 +35,7 @@ def test_text(tmp_path: Path) -> None:
     """Without NumPy, as a new environment has PyTorch."""
     missing = tmp_path / "missing"
     missing.mkdir()
-    (missing / "numpy.py").write_text("raise ImportError('no NumPy here')")
+    (missing / "numpy.py").write_text("raise ModuleNotFoundError('no NumPy here')")
     done = run(
         *("--device", "cpu", "--directory", str(tmp_path)),
         start=[sys.executable],
