@@ -1,8 +1,9 @@
 /// Where the host's time goes: to be preloaded (LD_PRELOAD), asked by lab/bench/host_profile.py.
 ///
 /// Between lms_probe_start and lms_probe_stop it samples the call stacks of the threads that there
-/// are, and counts and times the calls of the CUDA runtime, and of the driver's calls that map
-/// memory. Calls that cuDNN and cuBLAS make by a runtime of their own are not seen.
+/// are, each by its own processor time, and counts and times the calls of the CUDA runtime, and of
+/// the driver's calls that map memory. Calls that cuDNN and cuBLAS make by a runtime of their own
+/// are not seen.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -41,7 +42,7 @@ struct Sample {
   std::array<void*, kDepth> frames;
   int depth = 0;
   int thread = 0;
-  bool waits = false;
+  std::int64_t cpu_ns = 0;  ///< of the thread, since its sample before
 };
 
 std::atomic<bool> running{false};
@@ -50,9 +51,12 @@ std::atomic<std::size_t> sampled{0};
 std::int64_t period_ns = 0;
 std::vector<timer_t> timers;
 thread_local std::int64_t cpu_before = 0;
+thread_local int started = 0;  ///< the start that cpu_before is of
+int starts = 0;
 
 void take_sample(int /*signal*/, siginfo_t* /*info*/, void* context) {
   const int error = errno;
+  const std::int64_t before = now_ns(CLOCK_THREAD_CPUTIME_ID);
   const std::size_t index = sampled.fetch_add(1);
   if (index < kMost) {
     Sample& sample = samples[index];
@@ -64,10 +68,10 @@ void take_sample(int /*signal*/, siginfo_t* /*info*/, void* context) {
     sample.frames[0] = reinterpret_cast<void*>(leaf);
     sample.depth = 1;
     for (int i = first + 1; i < depth; ++i) sample.frames[sample.depth++] = found[i];
-    const std::int64_t cpu = now_ns(CLOCK_THREAD_CPUTIME_ID);
-    sample.waits = cpu - cpu_before < period_ns / 4;
-    cpu_before = cpu;
+    sample.cpu_ns = started == starts ? before - cpu_before : period_ns;
     sample.thread = static_cast<int>(syscall(SYS_gettid));
+    started = starts;
+    cpu_before = now_ns(CLOCK_THREAD_CPUTIME_ID);  // without what the sample has taken
   }
   errno = error;
 }
@@ -82,7 +86,9 @@ void start_timer(int thread) {
   event._sigev_un._tid = thread;
 #endif
   timer_t timer{};
-  if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return;
+  // Linux's name of a thread's processor time (clock_getcpuclockid knows those of processes alone).
+  const auto cpu_time = static_cast<clockid_t>((~static_cast<unsigned>(thread) << 3) | 6U);
+  if (timer_create(cpu_time, &event, &timer) != 0) return;
   itimerspec spec{};
   spec.it_interval.tv_nsec = period_ns;
   spec.it_value.tv_nsec = period_ns;
@@ -245,11 +251,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** address, u
   return code;
 }
 
-/// Begins: so many samples a second of every thread that there is (0: none). Returns how many
+/// Begins: so many samples a second of processor time of every thread that there is (0: none; the
+/// kernel may take fewer). Returns how many
 /// threads are sampled. What an earlier profile has found is forgotten.
 int lms_probe_start(int rate) {
   if (!samples) samples = std::make_unique<Sample[]>(kMost);
   sampled = 0;
+  ++starts;
   for (Calls* calls = Calls::first; calls != nullptr; calls = calls->next) {
     calls->count = 0;
     calls->ns = 0;
@@ -277,8 +285,8 @@ void lms_probe_stop() {
   signal(SIGPROF, SIG_IGN);
 }
 
-/// Writes what was found, as JSON: calls, samples with their addresses from the leaf outwards, and
-/// what is mapped where. Not 0 if that failed.
+/// Writes what was found, as JSON: calls, samples with their nanoseconds and addresses from the
+/// leaf outwards, and what is mapped where. Not 0 if that failed.
 int lms_probe_write(const char* path) {
   std::ofstream out(path);
   out << "{\"calls\": [";
@@ -293,7 +301,7 @@ int lms_probe_write(const char* path) {
   separator = "\n ";
   for (std::size_t i = 0; i < std::min(sampled.load(), kMost); ++i) {
     const Sample& sample = samples[i];
-    out << separator << "[" << sample.thread << ", " << (sample.waits ? 1 : 0);
+    out << separator << "[" << sample.thread << ", " << sample.cpu_ns;
     for (int j = 0; j < sample.depth; ++j) {
       out << ", " << reinterpret_cast<std::uintptr_t>(sample.frames[j]);
     }

@@ -4,10 +4,10 @@
     python lab/bench/host_profile.py --step bert_large_24x512 --out out/profile
 
 A library that is preloaded (`lab/bench/host_probe.cpp`) samples the call stacks of all threads
-and counts the calls of the CUDA runtime. Leaves STEP.profile.json in the folder, and prints:
-calls a step; samples by the library of the innermost function; the innermost functions; and for
-samples below LMS, its innermost function. Times are milliseconds a step, of one thread or several;
-samples of threads that wait (they got no processor time) are left out.
+by the processor time that they take, and counts the calls of the CUDA runtime. Leaves
+STEP.profile.json in the folder, and prints: calls a step; time by what LMS was about, and whose
+function was innermost; by the library of the innermost function; by the innermost functions; and
+below LMS, by its innermost function. Times are milliseconds of processor time a step.
 """
 
 from __future__ import annotations
@@ -134,39 +134,66 @@ def _nearest_ours(frames: list[tuple[str, str]]) -> tuple[str, str] | None:
     return None
 
 
-def summary(found: dict[str, Any], steps: int, rate: int) -> dict[str, Any]:
+# What LMS is about, by any function of its on the stack; the first counts.
+CAUSES = (
+    ("computed again", "Lineages::(run|remake)|torch::run_call"),
+    ("updates that waited", "Deferred::run_one"),
+    ("updates put off, and looked for", "Deferred::|torch::(put_off|run_needed)"),
+    ("lists in parts", "run_in_chunks|run_parts"),
+    ("memory taken", "BridgeAllocator::"),
+    ("memory let go", "::delete_(in_arena|absent|allocated)"),
+    ("a plan's orders", "Pilot::(carry_out|begin|act)|cuda::Lane::"),
+)
+# Where the hook calls PyTorch's kernel.
+CALLS = "TypedCall|torch::(run_boxed|run_nested|call)"
+
+
+def _cause(frames: list[tuple[str, str]]) -> str:
+    ours = [_short(name) for library, name in frames if library == OURS]
+    if not ours:
+        return "beside LMS"
+    for cause, pattern in CAUSES:
+        if any(re.search(pattern, name) for name in ours):
+            return cause
+    below = frames[0][0] != OURS and re.search(CALLS, ours[0])
+    return "kernels under the hook" if below else "the hook"
+
+
+def summary(found: dict[str, Any], steps: int) -> dict[str, Any]:
     """What the samples say, in milliseconds a step, and calls a step."""
     where = Map(found["maps"])
-    leaves, libraries, ours, threads = Counter(), Counter(), Counter(), Counter()
-    waiting = 0
-    for thread, waits, *addresses in found["samples"]:
-        if waits:
-            waiting += 1
-            continue
-        # An address of a caller is that of what comes after the call.
-        frames = [where.find(at - (i > 0)) for i, at in enumerate(addresses)]
+    leaves, libraries, ours, threads, causes = (Counter() for _ in range(5))
+    # An address of a caller is that of what comes after the call.
+    places = [
+        [where.find(at - (i > 0)) for i, at in enumerate(sample[2:])] for sample in found["samples"]
+    ]
+    plain = _demangled({name for frames in places for _, name in frames})
+    for (thread, cpu_ns, *_), mangled in zip(found["samples"], places, strict=True):
+        frames = [(library, plain.get(name, name)) for library, name in mangled]
         library, name = frames[0]
-        leaves[library, name] += 1
-        libraries[library] += 1
-        threads[str(thread)] += 1
+        if name == f"({library})":  # no symbol: who called the library
+            called = next((frame for frame in frames if frame[1] != name), None)
+            name = f"{name} from {_short(called[1])}" if called else name
+        leaves[library, name] += cpu_ns
+        libraries[library] += cpu_ns
+        threads[str(thread)] += cpu_ns
+        causes[f"{_cause(frames)} [{'ours' if library == OURS else 'others'}]"] += cpu_ns
         if nearest := _nearest_ours(frames):
-            ours[nearest] += 1
-
-    plain = _demangled({name for _, name in (*leaves, *ours)})
+            ours[nearest] += cpu_ns
 
     def per_step(counted: Counter[Any], most: int) -> dict[str, float]:
         named: Counter[str] = Counter()
         for key, count in counted.items():
             if isinstance(key, tuple):
-                key = f"{_short(plain.get(key[1], key[1]))} [{key[0]}]"
+                key = f"{_short(key[1])} [{key[0]}]"
             named[key] += count
         return {
-            name: round(count * 1e3 / rate / steps, 3) for name, count in named.most_common(most)
+            name: round(count / 1e6 / steps, 3) for name, count in named.most_common(most)
         }
 
     return {
-        "samples": len(found["samples"]) - waiting,
-        "waiting": waiting,
+        "samples": len(found["samples"]),
+        "ms_by_cause": per_step(causes, 40),
         "ms_by_library": per_step(libraries, 20),
         "ms_by_function": per_step(leaves, 40),
         "ms_by_innermost_of_ours": per_step(ours, 40),
@@ -202,7 +229,7 @@ class Probe:
                 if self._library.lms_probe_write(file.name.encode()) != 0:
                     raise RuntimeError(f"the probe could not write {file.name}")
                 parts.append(json.loads(Path(file.name).read_text()))
-        return summary(parts[1] | {"calls": parts[0]["calls"]}, steps, self.rate)
+        return summary(parts[1] | {"calls": parts[0]["calls"]}, steps)
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -262,6 +289,7 @@ def _print(found: dict[str, Any]) -> None:
     print(f"\n{found['profile_of']}, loop of Python {found['python_loop_ms']:.1f} ms")
     tables = (
         ("calls of CUDA a step (ms)", None, 24),
+        ("by what LMS was about", "ms_by_cause", 24),
         ("by library", "ms_by_library", 16),
         ("by function", "ms_by_function", 30),
         ("LMS's innermost function → where to", "ms_by_innermost_of_ours", 36),
@@ -289,7 +317,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", default="fits,planned", help="beside the plain one")
     parser.add_argument("--out", type=Path, default=ROOT / "out")
     parser.add_argument("--probe", type=Path, default=ROOT / "build/lib" / PROBE)
-    parser.add_argument("--rate", type=int, default=997, help="samples a second and thread")
+    parser.add_argument("--rate", type=int, default=997, help="samples a second of processor time")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--plan-seconds", type=float, default=3.0)
     parser.add_argument("--device")

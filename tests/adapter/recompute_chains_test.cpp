@@ -16,6 +16,7 @@
 namespace lms::torch {
 namespace {
 
+using testing::block_state;
 using testing::bytes_of;
 using testing::call;
 using testing::find_operator;
@@ -54,11 +55,6 @@ bool drop(const at::Tensor& tensor) {
   EngineLock lock = manager().engine().lock();
   Block* const block = manager().find(lock, *tensor.storage().unsafeGetStorageImpl());
   return block != nullptr && manager().engine().drop(lock, *block);
-}
-
-BlockState block_state(const at::Tensor& tensor) {
-  EngineLock lock = manager().engine().lock();
-  return manager().find(lock, *tensor.storage().unsafeGetStorageImpl())->state;
 }
 
 /// Runs `work` in a thread that has little stack.

@@ -11,7 +11,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/native_dropout.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sigmoid.h>
 #include <c10/core/DefaultDtype.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "adapter/support.h"
 #include "adapters/torch/operators/draws.h"
@@ -23,6 +29,7 @@
 namespace lms::torch {
 namespace {
 
+using testing::block_state;
 using testing::bytes_of;
 using testing::find_operator;
 using testing::ManagedCpu;
@@ -255,6 +262,52 @@ TEST(Recompute, WhatIsDroppedReturnsBeforeManagingEnds) {
   }
   EXPECT_EQ(std::string(static_cast<const char*>(joined.const_data_ptr()), joined.nbytes()),
             expected);
+}
+
+/// The death of a tensor, told to go on: until then its storage is there no more, and LMS has not
+/// heard of it.
+struct SlowDeath {
+  c10::DataPtr data;
+  std::promise<void> begun;
+  std::future<void> may_end;
+
+  static void end(void* context) {
+    const std::unique_ptr<SlowDeath> death(static_cast<SlowDeath*>(context));
+    death->begun.set_value();
+    death->may_end.wait_for(std::chrono::milliseconds(200));
+  }
+};
+
+/// What reads it is computed again meanwhile, in another thread.
+TEST(Recompute, WhatIsDyingInAnotherThreadIsWaitedFor) {
+  const auto make = [](at::Tensor& mask) {
+    const at::Tensor u = at::sigmoid(numbers(4096, 1));
+    mask = u.gt(0.5);
+    return u.masked_fill_(mask, 0.25);
+  };
+  at::Tensor mask;
+  const std::string expected = bytes_of(make(mask));
+  const ManagedCpu managed(kMiB, /*stress=*/true, /*drop=*/true, /*plan=*/false);
+  const at::Tensor u = make(mask);
+  ASSERT_EQ(block_state(u), BlockState::kDropped);
+  ASSERT_EQ(block_state(mask), BlockState::kAbsent) << "it could be computed again, too";
+
+  std::promise<void> told;
+  c10::StorageImpl& storage = *mask.storage().unsafeGetStorageImpl();
+  auto death = std::make_unique<SlowDeath>();
+  death->may_end = told.get_future();
+  const auto begun = death->begun.get_future();
+  void* const data = storage.mutable_data_ptr().get();
+  death->data = storage.set_data_ptr({nullptr, c10::kCPU});
+  storage.set_data_ptr_noswap({data, death.release(), &SlowDeath::end, c10::kCPU});
+
+  std::thread other([&] { mask.reset(); });
+  begun.wait();
+  std::string found;
+  EXPECT_NO_THROW(found = bytes_of(u));
+  EXPECT_TRUE(found == expected);
+  told.set_value();
+  other.join();
 }
 
 }  // namespace

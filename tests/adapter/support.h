@@ -66,6 +66,13 @@ class ManagedCpu {
   std::map<std::string, std::int64_t> before_;
 };
 
+/// Of a tensor that is managed.
+inline BlockState block_state(const at::Tensor& tensor) {
+  DeviceManager& manager = *active_manager(c10::kCPU);
+  EngineLock lock = manager.engine().lock();
+  return manager.find(lock, *tensor.storage().unsafeGetStorageImpl())->state;
+}
+
 inline c10::OperatorHandle find_operator(const char* name, const char* overload = "") {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
 }

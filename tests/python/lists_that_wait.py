@@ -231,6 +231,28 @@ def test_less_moves() -> None:
     assert moved["true"] < 0.9 * moved["chosen"], moved
 
 
+@pytest.mark.parametrize("deferred", ["true", "all", "updates"])
+def test_tensors_of_inference_mode_are_refused_as_without(deferred: str) -> None:
+    lerp, mul = torch._foreach_lerp_, torch._foreach_mul_
+
+    def outcomes() -> list[str]:
+        a = torch.ones(WIDTH, WIDTH) * 3
+        with torch.inference_mode():
+            b = a * 2
+        found = []
+        for call in (lambda: mul([a, b], 2), lambda: mul([b], 2), lambda: lerp([a], [b], 0.5)):
+            try:
+                call()
+                found.append("done")
+            except RuntimeError as error:
+                found.append(str(error).partition(".")[0])
+        return [*found, str(a.sum().item()), str(b.sum().item())]
+
+    expected = outcomes()
+    with _managed(deferred_updates=deferred):
+        assert outcomes() == expected
+
+
 @pytest.mark.alone
 def test_a_plan_chooses() -> None:
     """Of a chain of operators over lists a plan chooses weights, whose parts wait for their use.

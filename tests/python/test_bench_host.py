@@ -95,6 +95,21 @@ def test_the_table_compares_with_the_plain_step():
     ]
 
 
+def test_a_sample_is_of_what_lms_was_about():
+    def cause(*names):
+        frames = [("libc", "malloc"), *((host_profile.OURS, name) for name in names)]
+        return host_profile._cause([*frames, ("python", "main")])
+
+    hook = "lms::torch::run_operator(lms::torch::OpInfo const&)"
+    assert cause() == "beside LMS"
+    assert cause("lms::torch::TypedCall<at::Tensor>::run()", hook) == "kernels under the hook"
+    assert cause("lms::torch::PilotScope::PilotScope()", hook) == "the hook"
+    again = "lms::torch::Lineages::run_calls(lms::torch::Step const&)"
+    assert cause("lms::torch::TypedCall<at::Tensor>::run()", again, hook) == "computed again"
+    assert cause("lms::torch::BridgeAllocator::allocate(unsigned long)", again) == "computed again"
+    assert cause("lms::torch::BridgeAllocator::allocate(unsigned long)", hook) == "memory taken"
+
+
 def test_samples_are_named_and_counted():
     """Addresses of this very process's libc: what a sample in it is called."""
     maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if " r-xp " in line]
@@ -105,11 +120,13 @@ def test_samples_are_named_and_counted():
     address = start - offset + symbols.starts[index] + 1
     found = {
         "maps": maps,
-        "samples": [[1, 0, address], [1, 0, address], [2, 1, address], [1, 0, 4]],
+        "samples": [[1, 1_500_000, address], [1, 500_000, address], [2, 1_000_000, 4]],
         "calls": [{"name": "cudaEventRecord", "count": 30, "ns": 4_000_000}],
     }
-    told = host_profile.summary(found, steps=2, rate=1000)
-    assert (told["samples"], told["waiting"]) == (3, 1)
+    told = host_profile.summary(found, steps=2)
+    assert told["samples"] == 3
     assert told["ms_by_library"] == {"libc": 1.0, "?": 0.5}
+    assert told["ms_by_cause"] == {"beside LMS [others]": 1.5}
+    assert told["ms_by_thread"] == {"1": 1.0, "2": 0.5}
     assert next(iter(told["ms_by_function"])).startswith("qsort")
     assert told["calls"] == {"cudaEventRecord": {"a_step": 15.0, "ms_a_step": 2.0}}

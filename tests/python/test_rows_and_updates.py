@@ -14,6 +14,7 @@ from stress.children import run_script
 import torch_lms
 
 Operator = tuple[str, float, float]
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +33,9 @@ def _program(seed: int) -> list[Operator]:
     return [(dice.choice(kinds), dice.random(), dice.random()) for _ in range(14)]
 
 
-def _run(program: list[Operator]) -> list[torch.Tensor]:
+def _run(program: list[Operator], device: str) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    tensors = [torch.randn(64, 64, generator=generator) for _ in range(3)]
+    tensors = [torch.randn(64, 64, generator=generator).to(device) for _ in range(3)]
     seen = []
     for kind, one, other in program:
         x, y = tensors[int(one * len(tensors))], tensors[int(other * len(tensors))]
@@ -68,18 +69,19 @@ def _run(program: list[Operator]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("mode", ["all", "random"])
 @pytest.mark.parametrize("stress", [False, True, "drop"])
-def test_random_programs(mode: str, stress: bool | str) -> None:
+@DEVICES
+def test_random_programs(device: str, mode: str, stress: bool | str) -> None:
     rows = updates = 0
     for seed in range(30):
         program = _program(seed)
-        expected = _run(program)
+        expected = _run(program, device)
         with harness.managed(
-            "cpu", stress=stress, limit="1GiB", plan="off", slices="chains", deferred_updates=mode
+            device, stress=stress, limit="1GiB", plan="off", slices="chains", deferred_updates=mode
         ):
-            before = torch_lms.memory_stats("cpu")
-            found = _run(program)
+            before = torch_lms.memory_stats(device)
+            found = _run(program, device)
             same = [torch.equal(a, b) for a, b in zip(found, expected, strict=True)]
-            after = torch_lms.memory_stats("cpu")
+            after = torch_lms.memory_stats(device)
         assert all(same), (seed, program)
         rows += after["deferred.in_rows"] - before["deferred.in_rows"]
         updates += after["deferred.parts"] - before["deferred.parts"]
@@ -107,50 +109,57 @@ import sys, torch, torch_lms, faulthandler
 
 faulthandler.dump_traceback_later(30, exit=True)
 
+what, mode, device = sys.argv[1:]
+rows, limit = (16, 5 << 20) if device == "cpu" else (512, 120 << 20)
+
 def make():
     torch.manual_seed(0)
-    return [[torch.randn(16, 20000).bfloat16() for _ in range(8)] for _ in "ab"]
+    return [[torch.randn(rows, 20000).bfloat16().to(device) for _ in range(8)] for _ in "ab"]
 
 @torch.no_grad()
 def run(a, b):
     found = []
-    if sys.argv[1] == "what rows are of is changed":
-        c = b[0].float()
+    if what == "what rows are of is changed":
+        c = b[7].float()
         torch._foreach_mul_(b, 2.0)
         found = [c.sum(), c]
-    elif sys.argv[1] == "changed twice":
+    elif what == "changed twice":
         c = b[7].float()
         torch._foreach_mul_(b, a)
         torch._foreach_add_(a, b)
         d = b[7].float()
         found = [(c * d).sum(), c, d]
-    elif sys.argv[1] == "rows are changed":
+    elif what == "rows are changed":
         t = [x.float() for x in b]
         torch._foreach_add_(t, 1.0)
         d = t[7] * 2
         torch._foreach_mul_(t, 0.5)
         found = [d.sum(), d, *t]
-    elif sys.argv[1] == "rows of rows":
+    elif what == "rows of rows":
         c = torch.log_softmax(b[3], -1)
         d = c * 2
         torch._foreach_mul_(b, 2.0)
         torch._foreach_mul_([c, d, *a], 2.0)
         e = c + d
         found = [e.sum(), e, c, d]
-    elif sys.argv[1] == "an update follows":
-        weight = torch.nn.Parameter(b[0].clone())
+    elif what == "an update follows":
+        weight = torch.nn.Parameter(b[7].clone())
         optimizer = torch.optim.AdamW([weight], fused=True)
-        weight.grad = a[0].clone()
+        weight.grad = a[7].clone()
         c = weight.float()
         optimizer.step()
         found = [weight.sum(), c]
     return [each.clone() for each in found]
 
 expected = run(*make())
-torch_lms.enable(device="cpu", limit="5MiB", min_block=4096, plan="off", plan_cache="off",
-                 deferred_updates=sys.argv[2])
+if device == "cuda":  # what PyTorch's allocator cannot give back, and its granularity
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    limit += torch.cuda.memory_reserved() + (24 << 20)
+torch_lms.enable(device=device, limit=limit, min_block=4096, plan="off", plan_cache="off",
+                 deferred_updates=mode)
 found = run(*make())
-assert torch_lms.memory_stats("cpu")["deferred.in_rows"] > 0, "nothing waited by rows"
+assert torch_lms.memory_stats(device)["deferred.in_rows"] > 0, "nothing waited by rows"
 print([torch.equal(a, b) for a, b in zip(found, expected, strict=True)])
 """
 
@@ -166,9 +175,10 @@ print([torch.equal(a, b) for a, b in zip(found, expected, strict=True)])
         "an update follows",
     ],
 )
-def test_lists(what: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@DEVICES
+def test_lists(device: str, what: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.lms()
     monkeypatch.setenv("TEST_WHOLE_LISTS", "1")
-    done = run_script(LISTS, what, mode)
+    done = run_script(LISTS, what, mode, device)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "False" not in done.stdout, done.stdout

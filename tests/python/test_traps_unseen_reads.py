@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 import torch_lms
 
 N = 5000
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 def module() -> torch.jit.ScriptModule:
@@ -152,13 +153,16 @@ def test_operators_that_read_lengths_themselves(call: Callable[[], list[torch.Te
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-# Kernels of TorchScript's fuser, which it has on GPUs by default, and here interprets.
+# Kernels of TorchScript's fuser, which it has on GPUs by default, and on the CPU interprets.
 FUSED = """
 import sys
 import torch, torch_lms
 
-torch._C._jit_override_can_fuse_on_cpu(True)
-torch._C._jit_set_te_must_use_llvm_cpu(False)
+device, how = sys.argv[1:]
+rows, wide = (64, (128,)) if device == "cpu" else (4096, (4096, 128))
+if device == "cpu":
+    torch._C._jit_override_can_fuse_on_cpu(True)
+    torch._C._jit_set_te_must_use_llvm_cpu(False)
 
 fused = torch.jit.CompilationUnit('''
 def fused(x, y, b):
@@ -166,26 +170,26 @@ def fused(x, y, b):
 ''').fused
 
 def run(managed):
-    b = torch.nn.Parameter(torch.arange(128.0))
+    b = torch.nn.Parameter(torch.arange(128.0, device=device).expand(wide).clone())
     optimizer = torch.optim.SGD([b], 0.1, momentum=0.9, foreach=True)
     found = []
     for i in range(6):
-        b.grad = torch.full((128,), float(i)) * 1
+        b.grad = torch.full(wide, float(i), device=device) * 1
         optimizer.step()
-        if managed and sys.argv[1] == "waits":
-            assert torch_lms.memory_stats("cpu")["deferred.waiting"], "nothing waits"
-        x = torch.linspace(0, 1, 8192).view(64, 128) + i
-        y = torch.full((64, 128), 2.0) * 1
+        if managed and how == "waits":
+            assert torch_lms.memory_stats(device)["deferred.waiting"], "nothing waits"
+        x = torch.linspace(0, 1, rows * 128, device=device).view(rows, 128) + i
+        y = torch.full((rows, 128), 2.0, device=device) * 1
         with torch.no_grad():
             found.append(fused(x, y, b))
     return found
 
 def settings():
-    if sys.argv[1] == "waits":
+    if how == "waits":
         return {"deferred_updates": "all", "plan": "off"}
-    return {"stress": {"absent": True, "dropped": "drop"}[sys.argv[1]]}
+    return {"stress": {"absent": True, "dropped": "drop"}[how]}
 
-torch_lms.enable(device="cpu", limit="64MiB", min_block=1, **settings())
+torch_lms.enable(device=device, limit="64MiB", min_block=1, **settings())
 found = run(True)
 kinds = str(torch.jit.last_executed_optimized_graph())
 assert "prim::TensorExprGroup" in kinds, kinds
@@ -196,7 +200,77 @@ print("done")
 
 
 @pytest.mark.parametrize("how", ["absent", "dropped", "waits"])
-def test_fused_groups_of_torchscript(how: str) -> None:
+@DEVICES
+def test_fused_groups_of_torchscript(device: str, how: str) -> None:
     harness.lms()
-    done = run_script(FUSED, how)
+    done = run_script(FUSED, device, how)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
+
+
+# A model with scripted functions is trained under plans, and its weights are looked at.
+TRAINED = """
+import sys
+import torch, torch_lms
+
+device, limit = sys.argv[1:]
+width, rows, layers = (32, 32, 2) if device == "cpu" else (64, 65536, 6)  # the former interpreted
+torch.use_deterministic_algorithms(True)
+if device == "cpu":
+    torch._C._jit_override_can_fuse_on_cpu(True)
+    torch._C._jit_set_te_must_use_llvm_cpu(False)
+
+act = torch.jit.CompilationUnit('''
+def act(x, y, scale):
+    y = torch.sigmoid(y) * y + scale
+    return x + (y * y + 1).sqrt() * scale
+''').act
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(width, width)
+        self.scale = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return act(x, self.inner(x), self.scale)
+
+def run(steps):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(*[Layer() for _ in range(layers)]).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, foreach=True)
+    batches = [torch.randn(rows, width).to(device) for _ in range(4)]
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(batches[step % 4]).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().clone())
+        if step % 5 == 4:
+            losses.append(model[1].scale.detach().norm())
+        if step == steps // 2:
+            torch_lms.wait_for_plan(device)
+    return losses + [each.detach().clone() for each in model.parameters()]
+
+torch_lms.enable(device=device, limit=limit, min_block=4096, plan_cache="off", plan_seconds=1)
+run(4)  # until all is compiled: fused kernels round otherwise than what they are made of
+found = run(12)
+kinds = str(torch.jit.last_executed_optimized_graph())
+assert "prim::TensorExprGroup" in kinds, kinds[:1500]
+stats = torch_lms.memory_stats(device)
+torch_lms.disable()
+wrong = [i for i, (a, b) in enumerate(zip(found, run(12), strict=True)) if not torch.equal(a, b)]
+assert not wrong, wrong
+print(stats["plan.steps"] > 0, stats["evictions"] + stats["drops"] > 0, stats)
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "limit"),
+    [("cpu", "72KiB"), pytest.param("cuda", "256MiB", marks=pytest.mark.gpu)],
+)
+def test_scripted_functions_are_trained(device: str, limit: str) -> None:
+    harness.lms()
+    done = run_script(TRAINED, device, limit)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("True True"), done.stdout

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -212,6 +213,7 @@ class Lineages {
   std::atomic<bool> any_{false};
   std::atomic<std::uint64_t> epoch_{1};
   std::mutex mutex_;
+  std::condition_variable kept_;  ///< somebody has died, and what is needed of it is kept
   std::unordered_map<c10::StorageImpl*, std::weak_ptr<SmallSource>> watched_;
   /// Small storages whose addresses are out.
   std::unordered_map<c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> exposed_;

@@ -1,10 +1,17 @@
 #include "adapters/torch/replay/lineages_order.h"
 
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <mutex>
 #include <unordered_set>
 #include <utility>
 
 namespace lms::torch {
 namespace {
+
+/// Nobody takes so long from letting go of a tensor to the end of its storage.
+constexpr std::chrono::seconds kMostWait{10};
 
 bool is_here(const Origin& origin) { return origin.ghost || !origin.storage.expired(); }
 
@@ -12,9 +19,22 @@ bool is_here(const Origin& origin) { return origin.ghost || !origin.storage.expi
 
 Lineages::Order::Order(Lineages& lineages, const std::shared_ptr<Origin>& goal)
     : lineages_(lineages) {
-  const Guard guard(lineages_.mutex_);
-  goal_ = step_of(goal);
-  leaves_ = find_leaves(goal_, &ghosts_);
+  std::vector<Step> looked_at;  // destroyed without the lock
+  std::unique_lock lock(lineages_.mutex_);
+  // What is neither here nor can be computed is dying in another thread, and kept in a moment.
+  const auto is_dying = [&](const Step& ghost) {
+    return !lineages_.known(*ghost.origin) && !lineages_.ghosts_.contains(ghost.origin->uid);
+  };
+  const auto none_is_dying = [&] {
+    std::ranges::move(ghosts_, std::back_inserter(looked_at));
+    looked_at.push_back({.reads = std::move(leaves_)});
+    looked_at.push_back(std::move(goal_));
+    ghosts_.clear();
+    goal_ = step_of(goal);
+    leaves_ = find_leaves(goal_, &ghosts_);
+    return std::ranges::none_of(ghosts_, is_dying);
+  };
+  (void)lineages_.kept_.wait_for(lock, kMostWait, none_is_dying);
   for (const auto& leaf : leaves_) ++leaf->wanted;
   find_dropped();
   for (const Step& ghost : ghosts_) hold(ghost);

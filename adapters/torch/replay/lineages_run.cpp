@@ -237,6 +237,7 @@ bool Lineages::keep_bytes(const StorageBlock& block, Trash& trash) {
     origin->dropped = false;
     if (ghosts_.size() >= prune_at_) prune();
     ghosts_[origin->uid] = origin;
+    kept_.notify_all();
     return false;
   }
   ++visit_;
@@ -249,6 +250,7 @@ bool Lineages::keep_bytes(const StorageBlock& block, Trash& trash) {
 std::shared_ptr<Origin> Lineages::keep(StorageBlock& block, Storage storage) {
   const Guard guard(mutex_);
   block.origin->ghost = std::move(storage);
+  kept_.notify_all();
   // The storage lives as long as the origin: the block must not keep that alive.
   return std::exchange(block.origin, nullptr);
 }
