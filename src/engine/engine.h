@@ -141,6 +141,8 @@ class Engine {
   bool lend(EngineLock& lock, std::span<const Use> uses);
   /// The blocks are kAbsent again. Never lets the lock go.
   void give_back(EngineLock& lock, std::span<const Use> uses) noexcept;
+  /// Likewise of blocks that have only been moved below: whoever has found no room has none now.
+  void give_back_as_it_was(EngineLock& lock, std::span<const Use> uses) noexcept;
   /// Takes a block that is born below, lent to the caller.
   Block& add_lent(EngineLock& lock, std::unique_ptr<Block> block);
 

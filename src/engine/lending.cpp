@@ -54,6 +54,17 @@ void Engine::give_back(EngineLock& lock, std::span<const Use> uses) noexcept {
   for (const Use& use : uses) finish_transition(lock, *use.block, BlockState::kAbsent);
 }
 
+void Engine::give_back_as_it_was(EngineLock& lock, std::span<const Use> uses) noexcept {
+  for (const Use& use : uses) {
+    if (use.block->died) {
+      finish_transition(lock, *use.block, BlockState::kAbsent);
+    } else {
+      end_transit(*use.block, BlockState::kAbsent);
+    }
+  }
+  wake();
+}
+
 Block& Engine::add_lent(EngineLock& lock, std::unique_ptr<Block> block) {
   Block& added = *block;
   added.id = next_id_++;

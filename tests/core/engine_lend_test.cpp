@@ -138,6 +138,42 @@ TEST(EngineLend, WhatFindsNoRoomBelowIsNotComputedAgainAndAgain) {
   check_consistent(world);
 }
 
+/// As on CUDA, where blocks below are moved together so that there is room in one piece.
+TEST(EngineLend, WhoMovesBlocksBelowInVainDoesNotTryForEver) {
+  World world(10, {.host_bytes = 5});
+  SimBlock& below = world.used(4, 1);
+  ASSERT_TRUE(world.evict(below));
+  SimBlock& a = world.used(4, 2);
+  int tries = 0;
+  world.sim.set_hooks({.before_page_out = [&](SimBlock&) {
+    ASSERT_LT(++tries, 10);
+    ASSERT_TRUE(lend(world, {{&below, false}}));
+    auto lock = world.engine.lock();
+    world.engine.give_back_as_it_was(lock, std::vector<Use>{{&below, false}});
+  }});
+  EXPECT_THROW(world.make_room(8), TierFull);
+  EXPECT_LT(tries, 10);
+  world.sim.set_hooks({});
+  EXPECT_EQ(world.state(below), BlockState::kAbsent);
+  world.remove(below);
+  EXPECT_TRUE(world.make_room(8));
+  EXPECT_TRUE(world.reads(a, 2));
+  check_consistent(world);
+}
+
+TEST(EngineLend, WhatDiesWhileItIsMovedBelowIsGoneAtTheEnd) {
+  World world(10);
+  SimBlock& a = world.used(4, 1);
+  ASSERT_TRUE(lend(world, {{&a, false}}));
+  world.remove(a);
+  {
+    auto lock = world.engine.lock();
+    world.engine.give_back_as_it_was(lock, std::vector<Use>{{&a, false}});
+  }
+  EXPECT_EQ(world.stats().blocks.current, 0);
+  check_consistent(world);
+}
+
 TEST(EngineLend, ABlockIsBornBelow) {
   World world(10);
   auto made = world.sim.make_block(4);

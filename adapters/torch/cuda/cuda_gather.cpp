@@ -71,7 +71,7 @@ bool CudaMover::gather(Bytes bytes) {
   const auto end = [&] {
     moving.clear();  // whose storage has nobody else comes for the engine's lock
     EngineLock lock = engine_.lock();
-    engine_.give_back(lock, uses);
+    engine_.give_back_as_it_was(lock, uses);
   };
   try {
     for (const Moving& one : moving) move_below(*one.block, *one.storage);
