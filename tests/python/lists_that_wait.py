@@ -231,8 +231,9 @@ def test_less_moves() -> None:
     assert moved["true"] < 0.9 * moved["chosen"], moved
 
 
-@pytest.mark.parametrize("deferred", ["true", "all", "updates"])
-def test_tensors_of_inference_mode_are_refused_as_without(deferred: str) -> None:
+@pytest.mark.parametrize("slices", ["auto", "always"])
+@pytest.mark.parametrize("deferred", ["false", "true", "all", "updates"])
+def test_tensors_of_inference_mode_are_refused_as_without(deferred: str, slices: str) -> None:
     lerp, mul = torch._foreach_lerp_, torch._foreach_mul_
 
     def outcomes() -> list[str]:
@@ -249,7 +250,7 @@ def test_tensors_of_inference_mode_are_refused_as_without(deferred: str) -> None
         return [*found, str(a.sum().item()), str(b.sum().item())]
 
     expected = outcomes()
-    with _managed(deferred_updates=deferred):
+    with _managed(deferred_updates=deferred, slices=slices):
         assert outcomes() == expected
 
 

@@ -159,7 +159,7 @@ import sys
 import torch, torch_lms
 
 device, how = sys.argv[1:]
-rows, wide = (64, (128,)) if device == "cpu" else (4096, (4096, 128))
+rows, wide, limit = (64, (128,), "64MiB") if device == "cpu" else (4096, (4096, 128), "256MiB")
 if device == "cpu":
     torch._C._jit_override_can_fuse_on_cpu(True)
     torch._C._jit_set_te_must_use_llvm_cpu(False)
@@ -189,7 +189,7 @@ def settings():
         return {"deferred_updates": "all", "plan": "off"}
     return {"stress": {"absent": True, "dropped": "drop"}[how]}
 
-torch_lms.enable(device=device, limit="64MiB", min_block=1, **settings())
+torch_lms.enable(device=device, limit=limit, min_block=1, **settings())
 found = run(True)
 kinds = str(torch.jit.last_executed_optimized_graph())
 assert "prim::TensorExprGroup" in kinds, kinds

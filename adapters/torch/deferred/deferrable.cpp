@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -270,13 +269,8 @@ class Caller {
     bool numbers;  ///< copied, and not looked at later
   };
 
-  /// PyTorch's kernels for lists, which call others one by one, refuse it.
-  [[nodiscard]] bool is_refused(std::size_t i, const at::Tensor& tensor) const {
-    return !reads_only_[i] && tensor.is_inference() && !c10::InferenceMode::is_enabled();
-  }
-
   bool read_tensor(std::size_t i, const at::Tensor& tensor) {
-    if (!is_plain(tensor) || is_refused(i, tensor)) return false;
+    if (!is_plain(tensor)) return false;
     if (reads_only_[i] && is_number(tensor, manager_)) {
       if (copies_ && tensor.device() != manager_.device()) return false;
       numbers_.push_back(i);
@@ -293,10 +287,11 @@ class Caller {
     const at::Tensor& first = tensors.front();
     bool numbers = reads_only_[i];
     for (const at::Tensor& tensor : tensors) {
-      if (!tensor.defined() || !is_plain(tensor) || is_refused(i, tensor) ||
-          tensor.device() != first.device() || tensor.scalar_type() != first.scalar_type()) {
+      if (!tensor.defined() || !is_plain(tensor) || tensor.device() != first.device() ||
+          tensor.scalar_type() != first.scalar_type()) {
         return false;  // as in the splitter of lists: parts might take another path
       }
+      if (!reads_only_[i] && is_refused_in_lists(tensor)) return false;
       numbers = numbers && is_number(tensor, manager_);
     }
     if (!numbers && (first.device() != manager_.device() || !has_plain_type(first))) return false;

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 
@@ -40,6 +41,11 @@ inline bool is_plain(const at::Tensor& tensor) {
          !impl.has_symbolic_sizes_strides() && !impl.key_set().has(c10::DispatchKey::Python) &&
          !impl.key_set().has(c10::DispatchKey::ZeroTensor) && !tensor.is_quantized() &&
          impl.unsafe_storage().unsafeGetStorageImpl() != nullptr;
+}
+
+/// Kernels for lists, which count the versions of what they write, refuse to write it.
+inline bool is_refused_in_lists(const at::Tensor& tensor) {
+  return tensor.is_inference() && !c10::InferenceMode::is_enabled();
 }
 
 /// Who the bytes of one storage are to lineages: alive, dropped, or a ghost (its storage has died,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "adapters/torch/operators/call.h"
 #include "adapters/torch/slices/cut.h"
 
 namespace lms::torch {
@@ -68,6 +69,7 @@ std::vector<Cut> cut_lists(const CallToCut& call) {
     });
     if (overlaps || !lies_as(tensor, first)) return {};
     const bool writes = schema[i].alias_info() != nullptr && schema[i].alias_info()->isWrite();
+    if (writes && is_refused_in_lists(list.front())) return {};
     cut.operands.push_back({.argument = i, .element = 0, .tensor = tensor, .writes = writes});
   }
   const auto unit = first.defined() ? unit_for(call, first) : std::nullopt;
