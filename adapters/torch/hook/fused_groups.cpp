@@ -30,16 +30,35 @@ Originals& originals() {
   return *originals;
 }
 
-void hold(const jit::Stack& stack, std::size_t inputs, Pins& pins) {
-  guarded([&] {
+/// The kernel's inputs are held, and what it makes: results, which under deterministic algorithms
+/// PyTorch fills first, and which may else leave between that and the launch.
+class Launch {
+ public:
+  Launch(const jit::Stack& stack, std::size_t inputs) : scopes_(thread_state().access_scopes) {
     StorageUses storages;
     for (std::size_t i = stack.size() - inputs; i < stack.size(); ++i) {
       collect_storages(stack[i], /*writes=*/false, /*inside=*/true, storages);
     }
     for (const StorageUse& use : storages) run_deferred(*use.storage, /*writes=*/false);
+    Pins pins;
     pins.add(storages);
-  });
-}
+    scopes_.push_back({.pins = std::move(pins), .holds = true});
+  }
+  ~Launch() {
+    AccessScope scope = std::move(scopes_.back());
+    scopes_.pop_back();
+    if (ended_) scope.pins.release_after_operator();
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  /// It has not thrown.
+  void end() { ended_ = true; }
+
+ private:
+  std::vector<AccessScope>& scopes_;
+  bool ended_ = false;
+};
 
 /// For a node of a graph that is compiled.
 jit::Operation operation_of(const jit::Node* node) {
@@ -50,10 +69,11 @@ jit::Operation operation_of(const jit::Node* node) {
       inner(stack);
       return;
     }
-    Pins pins;
-    hold(stack, inputs, pins);
-    inner(stack);
-    guarded([&] { pins.release_after_operator(); });
+    guarded([&] {
+      Launch launch(stack, inputs);
+      inner(stack);
+      launch.end();
+    });
   };
 }
 

@@ -14,6 +14,7 @@
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/hook/asked.h"
+#include "adapters/torch/hook/filled_first.h"
 #include "adapters/torch/hook/frame.h"
 #include "adapters/torch/hook/list_splitter.h"
 #include "adapters/torch/hook/pilot_scope.h"
@@ -397,6 +398,10 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     kernel.callBoxed(op, keys, &stack);
     return;
   }
+  if (may_fill_new_memory(info) && fills_new_memory(stack)) {
+    kernel.callBoxed(op, keys, &stack);
+    return;
+  }
   Asked split([&] {
     if (info.deferral != Deferral::kRows) return would_be_split(info, stack);
     StorageUses uses;
@@ -413,6 +418,14 @@ void run_operator(UnboxedCall& call) {
   if (!any_active() || info.kind == OpKind::kTransparent) {
     call.run();
     return;
+  }
+  if (may_fill_new_memory(info)) {
+    c10::Stack stack;
+    call.box(stack);
+    if (fills_new_memory(stack)) {
+      call.run();
+      return;
+    }
   }
   Asked split([&] {
     if (info.deferral != Deferral::kRows) return would_be_split(call);
