@@ -299,3 +299,18 @@ def test_what_has_been_filled_by_pytorch_alone_stays(stress: bool | str) -> None
             assert state(like) != "resident"
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_what_waits_is_filled_as_by_the_program() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        settings = {"plan": "off", "slices": "chains", "deferred_updates": "all"}
+        with torch_lms.managed(limit="1GiB", min_block=4096, device="cpu", **settings):
+            x, y = torch.randn(64, 64), torch.randn(64, 64)
+            before = torch_lms.memory_stats("cpu")["deferred.in_rows"]
+            z = x * y
+            assert torch_lms.memory_stats("cpu")["deferred.in_rows"] > before, "z does not wait"
+            z.fill_(float("nan"))
+            assert z.isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)

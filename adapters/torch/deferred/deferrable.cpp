@@ -194,6 +194,17 @@ class Caller {
     }
   }
 
+  /// The program's tensors that it writes at these positions.
+  [[nodiscard]] std::vector<at::Tensor> written_at(
+      const std::vector<std::size_t>& positions) const {
+    std::vector<at::Tensor> written;
+    for (const auto& list : lists_) {
+      if (reads_only_[list.index]) continue;
+      for (const std::size_t position : positions) written.push_back(list.tensors[position]);
+    }
+    return written;
+  }
+
   [[nodiscard]] std::unique_ptr<Part> part_for(const std::vector<std::size_t>& positions) const {
     auto part = std::make_unique<Part>();
     part->arguments = arguments_;
@@ -442,6 +453,8 @@ Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpIn
   if (!others.empty()) result.rest = call.call_for(stack, others);
   const bool makes = info.deferral == Deferral::kMakes;
   if (makes) result.made.resize(call.length());
+  // A part writes by aliases. (The kernels of fused optimizers count none.)
+  if (info.name.starts_with("aten::_foreach_")) result.counted = call.written_at(waiting);
   {
     const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     const c10::impl::DisablePythonDispatcher no_python;

@@ -71,6 +71,8 @@ struct Deferrable {
   c10::Stack rest;
   /// What the call returns, where it makes a list of tensors: undefined at the positions of `rest`.
   std::vector<at::Tensor> made;
+  /// The program's tensors that the parts write, and whose versions the kernel would have counted.
+  std::vector<at::Tensor> counted;
 };
 
 /// Splits a call into what may wait and what may not; no parts: all of it has to run now. Of the

@@ -171,6 +171,7 @@ bool Deferred::defer(const Entrances& entrances, const OpInfo& info,
   }();
   // First: if it finds no room, nothing waits that whoever calls again would have twice.
   if (!call.rest.empty()) entrances.run(info, kernel, op, keys, call.rest);
+  for (const at::Tensor& tensor : call.counted) tensor.unsafeGetTensorImpl()->bump_version();
   for (auto& part : call.parts) {
     part->run = entrances.run;
     part->call = number;

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "adapters/torch/registry.h"
+#include "adapters/torch/slices/unmade.h"
 
 namespace lms::torch {
 namespace {
@@ -55,8 +56,10 @@ bool fills_new_memory(const c10::Stack& stack) {
   if (!is_filling(stack.back().toScalar(), tensor.scalar_type())) return false;
   DeviceManager* const manager = active_manager(tensor.device());
   if (manager == nullptr) return false;
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (has_no_memory(storage)) return false;  // an operator that waits will make it
   EngineLock lock = manager->engine().lock();
-  const Block* const block = manager->find(lock, *tensor.storage().unsafeGetStorageImpl());
+  const Block* const block = manager->find(lock, storage);
   return block == nullptr || block->state == BlockState::kFresh;
 }
 
