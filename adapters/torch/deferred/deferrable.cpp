@@ -453,8 +453,7 @@ Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpIn
   if (!others.empty()) result.rest = call.call_for(stack, others);
   const bool makes = info.deferral == Deferral::kMakes;
   if (makes) result.made.resize(call.length());
-  // A part writes by aliases. (The kernels of fused optimizers count none.)
-  if (info.name.starts_with("aten::_foreach_")) result.counted = call.written_at(waiting);
+  if (counts_versions(info.name)) result.counted = call.written_at(waiting);
   {
     const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     const c10::impl::DisablePythonDispatcher no_python;

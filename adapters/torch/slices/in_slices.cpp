@@ -1,11 +1,13 @@
 #include "adapters/torch/slices/in_slices.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/hook/retry.h"
+#include "adapters/torch/operators/call.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/replay/replay.h"
 #include "adapters/torch/slices/run_cuts.h"
@@ -157,6 +159,31 @@ void SlicedCall::take(c10::Stack& stack, std::span<const c10::IValue> results) c
 }
 
 bool SlicedCall::run(c10::Stack& stack, bool tried) {
+  if (!counts_versions(info_.name)) return run_uncounted(stack, tried);
+  struct Written {
+    at::Tensor tensor;
+    std::uint32_t before;
+  };
+  std::vector<Written> written;
+  for (const auto& argument : info_.arguments) {
+    const c10::IValue& value = arguments_[argument.index];
+    if (!argument.writes || !value.isTensorList()) continue;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.is_inference()) continue;  // it has no version
+      written.push_back(
+          {tensor, tensor.unsafeGetTensorImpl()->version_counter().current_version()});
+    }
+  }
+  if (!run_uncounted(stack, tried)) return false;
+  for (const auto& [tensor, before] : written) {
+    c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    // Those that the kernel has been given itself it has counted.
+    if (impl->version_counter().current_version() == before) impl->bump_version();
+  }
+  return true;
+}
+
+bool SlicedCall::run_uncounted(c10::Stack& stack, bool tried) {
   using Whole = SliceMemory::Whole;
   const Whole whole = manager_.slice_memory().of(number_);
   const bool in_place = manager_.slice_mode() == SliceMode::kInPlace || whole == Whole::kInPlace ||

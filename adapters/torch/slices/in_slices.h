@@ -73,6 +73,8 @@ class SlicedCall {
   [[nodiscard]] bool may_be_in_place() const;
   /// It would not fit, and could not be run again in place once it had found no room.
   [[nodiscard]] bool must_be_in_place() const;
+  /// run(), but that nobody has counted the versions of what its parts have written.
+  bool run_uncounted(c10::Stack& stack, bool tried);
   bool run_in_parts(c10::Stack& stack);
   [[nodiscard]] Bytes part_bytes() const;
   /// Its parts, or none.

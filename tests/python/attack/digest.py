@@ -1,6 +1,7 @@
 """Digests of everything a program holds: two runs agree when all of these do.
 
-Bytes are compared, so NaN equals NaN and -0.0 differs from 0.0. Reading goes through one operator
+Bytes are compared, so NaN equals NaN and -0.0 differs from 0.0; and versions, by which autograd
+knows what has been written. Reading goes through one operator
 that copies into memory that LMS does not manage, so it needs no room on the device for a result.
 """
 
@@ -62,8 +63,9 @@ class Reader:
             digests[name] = repr(value)
 
     def _tensor(self, tensor: torch.Tensor) -> str:
+        version = "" if tensor.is_inference() else f" version {tensor._version}"
         tensor = tensor.detach()
-        head = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
+        head = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}{version}"
         count = tensor.numel() * tensor.element_size()
         if not has_its_bytes(tensor) or count > len(self._bytes):
             return head
