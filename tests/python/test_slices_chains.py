@@ -487,10 +487,11 @@ def train(device: str, steps: int, classes: int, rows: int) -> tuple[list[float]
 def test_planned(device: str, slices: str) -> None:
     scale = SCALE[device]
     rows, classes = 256 * scale, 16411
-    plain = train(device, 10, classes, rows)
-    with sliced(device, 22 * MIB * scale, slices=slices, deferred_updates=True, plan="now"):
+    plain = train(device, 12, classes, rows)
+    # oneDNN's product of 16-bit numbers takes scratch memory, on some machines 7 MiB.
+    with sliced(device, 25 * MIB * scale, slices=slices, deferred_updates=True, plan="now"):
         before = torch_lms.memory_stats()
-        got = train(device, 10, classes, rows)
+        got = train(device, 12, classes, rows)
         stats = torch_lms.memory_stats()
     assert got == plain
     assert stats["slices.by_rows"] - before["slices.by_rows"] >= 10

@@ -285,7 +285,7 @@ def test_scripted_functions_are_trained(device: str, limit: str, stress: bool) -
 
 @pytest.mark.parametrize("stress", [True, "drop"])
 def test_what_has_been_filled_by_pytorch_alone_stays(stress: bool | str) -> None:
-    """Whoever asks for memory, and writes by its address, has done with it when it is first used."""
+    """Whoever asks for memory, and writes by its address, has done so when it is first used."""
     torch.use_deterministic_algorithms(True)
     try:
         with torch_lms.managed(limit="64MiB", min_block=1024, device="cpu", stress=stress):

@@ -1,8 +1,9 @@
 """Digests of everything a program holds: two runs agree when all of these do.
 
 Bytes are compared, so NaN equals NaN and -0.0 differs from 0.0; and versions, by which autograd
-knows what has been written. Reading goes through one operator
-that copies into memory that LMS does not manage, so it needs no room on the device for a result.
+knows what has been written. (But for gradients: autograd adds in place to what nobody else holds,
+and what waits is held.) Reading goes through one operator that copies into memory that LMS does not
+manage, so it needs no room on the device for a result.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Reader:
         if isinstance(value, torch.Tensor):
             digests[name] = self._tensor(value)
             if value.is_leaf and value.grad is not None:
-                digests[f"{name}.grad"] = self._tensor(value.grad)
+                digests[f"{name}.grad"] = self._tensor(value.grad, counted=False)
         elif isinstance(value, torch.UntypedStorage):
             alias = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)
             digests[name] = self._tensor(alias)
@@ -62,8 +63,9 @@ class Reader:
         elif isinstance(value, (bool, int, float, complex, bytes)):
             digests[name] = repr(value)
 
-    def _tensor(self, tensor: torch.Tensor) -> str:
-        version = "" if tensor.is_inference() else f" version {tensor._version}"
+    def _tensor(self, tensor: torch.Tensor, counted: bool = True) -> str:
+        counted = counted and not tensor.is_inference()
+        version = f" version {tensor._version}" if counted else ""
         tensor = tensor.detach()
         head = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}{version}"
         count = tensor.numel() * tensor.element_size()
