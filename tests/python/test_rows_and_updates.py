@@ -94,7 +94,10 @@ def test_strides_are_those_of_the_kernel() -> None:
     def run() -> list[tuple[int, ...]]:
         x = (torch.ones(2, 4, 16, 16) * 2).transpose_(0, -1)[..., ::2]
         y = torch.empty_like(x).fill_(3)
-        return [each.stride() for each in (x * y, torch.exp(x), x * 2, y / 0.6, (x * y) + 1)]
+        z = (torch.ones(1, 4, 16, 16) * 2).transpose_(0, 1)
+        rows = (torch.log_softmax(z, -1), torch.softmax(z, 1), torch.log_softmax(z, 0))
+        made = (x * y, torch.exp(x), x * 2, y / 0.6, (x * y) + 1, *rows)
+        return [each.stride() for each in made]
 
     expected = run()
     assert expected[0][-1] == 2048, "the kernel and the meta kernel agree: this shows nothing"

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <utility>
@@ -117,10 +118,12 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
     return nullptr;  // what is wrong with the call is the operator's to say
   }
   part->makes.push_back(unmade_like(result, manager.device(), allocator));
-  if (!strides.empty()) {
-    // Of dimensions of one position the kernel may have other strides than the meta kernel.
-    part->makes.back().unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), strides);
+  // Of dimensions of one position the kernel may have other strides than the meta kernel.
+  if (strides.empty()) {
+    const auto contiguous = c10::contiguous_strides(result.sizes());
+    strides.assign(contiguous.begin(), contiguous.end());
   }
+  part->makes.back().unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), strides);
   part->uses.push_back({storage_of(part->makes.back()), /*writes=*/true});
   part->info = &info;
   part->kernel = &kernel;

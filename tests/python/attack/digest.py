@@ -1,9 +1,12 @@
 """Digests of everything a program holds: two runs agree when all of these do.
 
 Bytes are compared, so NaN equals NaN and -0.0 differs from 0.0; and versions, by which autograd
-knows what has been written. (But for gradients: autograd adds in place to what nobody else holds,
-and what waits is held.) Reading goes through one operator that copies into memory that LMS does not
-manage, so it needs no room on the device for a result.
+knows what has been written. Not those of gradients: autograd adds in place to what nobody else
+holds, and what waits is held. Nor any where there have been tensors of inference mode: of these
+PyTorch makes some results by a copy that counts, and LMS may make them otherwise.
+
+Reading goes through one operator that copies into memory that LMS does not manage, so it needs no
+room on the device for a result.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ class Reader:
     def __init__(self, bytes_: int = _SCRATCH_BYTES, pinned: bool = False) -> None:
         self._scratch = torch.zeros(bytes_, dtype=torch.uint8, pin_memory=pinned)
         self._bytes = memoryview(self._scratch.numpy())
+        self.counts_versions = True  #: those of tensors are compared
 
     def read(self, names: Mapping[str, Any]) -> Digests:
         """Digests of the values that have content, by name."""
@@ -64,7 +68,7 @@ class Reader:
             digests[name] = repr(value)
 
     def _tensor(self, tensor: torch.Tensor, counted: bool = True) -> str:
-        counted = counted and not tensor.is_inference()
+        counted = counted and self.counts_versions and not tensor.is_inference()
         version = f" version {tensor._version}" if counted else ""
         tensor = tensor.detach()
         head = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}{version}"

@@ -90,6 +90,7 @@ class Run:
     def __init__(self, program: Program, reader: Reader) -> None:
         self.program = program
         self.reader = reader
+        reader.counts_versions = True
         self.trail: Trail = []
         self.names = namespace(program.device)
         for function in (
@@ -145,6 +146,7 @@ class Run:
 
     def line(self, code: str, pure: bool) -> str:
         """Runs a line; the type of what it raised, or nothing."""
+        self.reader.counts_versions &= "inference_mode" not in code
         try:
             exec(_compiled(code), self.names)
         except Exception as error:
@@ -245,6 +247,7 @@ class ManagedRun(Run):
 
     def line(self, code: str, pure: bool) -> str:
         self.ran = code
+        self.reader.counts_versions &= "inference_mode" not in code
         while True:
             try:
                 exec(_compiled(code), self.names)
