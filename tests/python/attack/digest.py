@@ -2,8 +2,9 @@
 
 Bytes are compared, so NaN equals NaN and -0.0 differs from 0.0; and versions, by which autograd
 knows what has been written. Not those of gradients: autograd adds in place to what nobody else
-holds, and what waits is held. Nor any where there have been tensors of inference mode: of these
-PyTorch makes some results by a copy that counts, and LMS may make them otherwise.
+holds, and what waits is held. Nor any where there have been tensors of inference mode (of these
+PyTorch makes some results by a copy that counts, and LMS may make them otherwise), or results that
+are gradients.
 
 Reading goes through one operator that copies into memory that LMS does not manage, so it needs no
 room on the device for a result.
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 
 Digests = dict[str, str]
+#: Lines with these make tensors whose versions may differ.
+UNCOUNTED = ("inference_mode", "autograd.grad")
 _SCRATCH_BYTES = 1 << 20
 
 

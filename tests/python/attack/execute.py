@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import beside
-from .digest import Digests, Reader, differences
+from .digest import UNCOUNTED, Digests, Reader, differences
 from .program import Action, Program, listing, with_units
 from .world import namespace
 
@@ -146,7 +146,7 @@ class Run:
 
     def line(self, code: str, pure: bool) -> str:
         """Runs a line; the type of what it raised, or nothing."""
-        self.reader.counts_versions &= "inference_mode" not in code
+        self.reader.counts_versions &= not any(word in code for word in UNCOUNTED)
         try:
             exec(_compiled(code), self.names)
         except Exception as error:
@@ -247,7 +247,7 @@ class ManagedRun(Run):
 
     def line(self, code: str, pure: bool) -> str:
         self.ran = code
-        self.reader.counts_versions &= "inference_mode" not in code
+        self.reader.counts_versions &= not any(word in code for word in UNCOUNTED)
         while True:
             try:
                 exec(_compiled(code), self.names)
