@@ -1,4 +1,4 @@
-"""``lists_that_wait.py``, in a process of its own for each device."""
+"""``lists_that_wait.py`` and its kin, in a process of their own for each device."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=p
 @DEVICES
 def test_lists_that_wait(device: str) -> None:
     """On the CPU, too, where operators over lists are else taken apart by PyTorch."""
-    _run(device, "not alone")
+    _run("lists_that_wait.py", device, "not alone")
+
+
+@DEVICES
+def test_lists_at_the_call(device: str) -> None:
+    _run("lists_at_the_call.py", device, "not alone")
 
 
 @pytest.mark.alone
 @DEVICES
 def test_what_a_plan_chooses(device: str) -> None:
     """By what this machine takes for copies and computation."""
-    _run(device, "alone")
+    _run("lists_that_wait.py", device, "alone")
 
 
-def _run(device: str, marks: str) -> None:
-    run_tests("lists_that_wait.py", "-m", marks, TEST_WHOLE_LISTS="1", TEST_DEVICE=device)
+def _run(file: str, device: str, marks: str) -> None:
+    run_tests(file, "-m", marks, TEST_WHOLE_LISTS="1", TEST_DEVICE=device)
