@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "adapters/torch/fused/rule.h"
+#include "adapters/torch/operators/counted_versions.h"
 #include "adapters/torch/operators/repeatable.h"
 #include "adapters/torch/slices/below.h"
 #include "adapters/torch/slices/slice_memory.h"
@@ -137,6 +138,7 @@ class DeviceManager {
   [[nodiscard]] virtual Below* below() { return nullptr; }
   [[nodiscard]] SliceMode slice_mode() const { return slice_mode_.load(std::memory_order_relaxed); }
   [[nodiscard]] SliceMemory& slice_memory() { return slice_memory_; }
+  [[nodiscard]] CountedVersions& counted_versions() { return counted_versions_; }
 
   /// What of the limit nobody can use, and why, in words for an error that names the limit; else
   /// nothing.
@@ -196,6 +198,7 @@ class DeviceManager {
   std::atomic<bool> other_algorithms_{false};
   std::atomic<SliceMode> slice_mode_{SliceMode::kAll};
   SliceMemory slice_memory_;
+  CountedVersions counted_versions_;
   ChangedAlgorithms changed_algorithms_;
   std::vector<std::unique_ptr<FusedRule>> fused_;  ///< of the device; none: it has no kernels
   std::atomic<bool> on_{false};

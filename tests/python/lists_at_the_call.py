@@ -5,10 +5,14 @@ For ``test_lists_that_wait.py``, as ``lists_that_wait.py``.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from lists_that_wait import DEVICE, LAYERS, WIDTH, _managed
 from lists_that_wait import _on_device as _on_device
+
+COUNT = 3  # of what is too small to take long
 
 
 @pytest.mark.parametrize("slices", ["auto", "always"])
@@ -62,6 +66,50 @@ def test_versions_count_at_the_call(deferred: str, slices: str) -> None:
             assert versions() == expected
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("slices", ["auto", "always"])
+@pytest.mark.parametrize("deferred", ["false", "all"])
+def test_every_operator_over_lists_counts_versions_as_without(deferred: str, slices: str) -> None:
+    """Kernels count them: on CUDA not all (``_foreach_zero_``), unless they take each by itself."""
+    kinds = {
+        "alone": lambda a, b, c: (a,),
+        "number": lambda a, b, c: (a, 0.5),
+        "numbers": lambda a, b, c: (a, [0.5] * COUNT),
+        "tensor": lambda a, b, c: (a, torch.full((), 0.5)),
+        "list": lambda a, b, c: (a, b),
+        "list and number": lambda a, b, c: (a, b, 0.5),
+        "list and numbers": lambda a, b, c: (a, b, [0.5] * COUNT),
+        "two lists": lambda a, b, c: (a, b, c),
+        "two lists and number": lambda a, b, c: (a, b, c, 0.5),
+        "two lists and numbers": lambda a, b, c: (a, b, c, [0.5] * COUNT),
+        "two lists and tensor": lambda a, b, c: (a, b, c, torch.full((COUNT,), 0.5, device="cpu")),
+    }
+    names = [name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_")]
+
+    def versions() -> dict[tuple[str, str, str], list[int] | str]:
+        found: dict[tuple[str, str, str], list[int] | str] = {}
+        for name, kind, order in itertools.product(names, kinds, ["alike", "others turned"]):
+            a, b, c = ([torch.ones(24, 24) * 2 for _ in range(COUNT)] for _ in range(3))
+            arguments = kinds[kind](a, [x.t() for x in b] if order == "others turned" else b, c)
+            try:
+                with torch.no_grad():
+                    getattr(torch, name)(*arguments)
+                found[name, kind, order] = [each._version for each in a]
+            except (RuntimeError, TypeError) as error:
+                found[name, kind, order] = type(error).__name__
+        return found
+
+    expected = versions()
+    assert sum(each == [1] * COUNT for each in expected.values()) > 100, expected
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _managed(2, deferred_updates=deferred, slices=slices, min_block=1024):
+            found = versions()
+    finally:
+        torch.set_num_threads(threads)
+    assert {call: found[call] for call in found if found[call] != expected[call]} == {}
 
 
 def test_reading_what_an_update_has_written_is_an_error_in_autograd() -> None:

@@ -453,7 +453,10 @@ Deferrable what_may_wait(DeviceManager& manager, const WhoWaits& who, const OpIn
   if (!others.empty()) result.rest = call.call_for(stack, others);
   const bool makes = info.deferral == Deferral::kMakes;
   if (makes) result.made.resize(call.length());
-  if (counts_versions(info.name)) result.counted = call.written_at(waiting);
+  const std::span arguments(stack.end() - info.argument_count, stack.end());
+  if (manager.counted_versions().counts(info, kernel, op, keys, arguments)) {
+    result.counted = call.written_at(waiting);
+  }
   {
     const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     const c10::impl::DisablePythonDispatcher no_python;

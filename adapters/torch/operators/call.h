@@ -44,11 +44,7 @@ inline bool is_plain(const at::Tensor& tensor) {
          impl.unsafe_storage().unsafeGetStorageImpl() != nullptr;
 }
 
-/// Whether kernels themselves count the versions of what they write: those for lists, but for fused
-/// optimizers. Whoever gives them aliases counts those of the program's tensors.
-inline bool counts_versions(std::string_view name) { return name.starts_with("aten::_foreach_"); }
-
-/// Such kernels refuse to write it.
+/// Kernels over lists refuse to write it.
 inline bool is_refused_in_lists(const at::Tensor& tensor) {
   return tensor.is_inference() && !c10::InferenceMode::is_enabled();
 }

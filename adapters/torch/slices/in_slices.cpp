@@ -159,7 +159,9 @@ void SlicedCall::take(c10::Stack& stack, std::span<const c10::IValue> results) c
 }
 
 bool SlicedCall::run(c10::Stack& stack, bool tried) {
-  if (!counts_versions(info_.name)) return run_uncounted(stack, tried);
+  if (!manager_.counted_versions().counts(info_, kernel_, op_, keys_, arguments_)) {
+    return run_uncounted(stack, tried);
+  }
   struct Written {
     at::Tensor tensor;
     std::uint32_t before;

@@ -214,7 +214,13 @@ class ManagedRun(Run):
         self.least = 0
         self.base = beside.base(program)
         self.settings["host_limit"] = min(int(program.settings.host_limit * factor), ENOUGH)
-        self.limits(program.settings.limit)
+        try:
+            self.limits(program.settings.limit)
+        except torch.OutOfMemoryError:
+            # A program before has left what waits, in a leak of PyTorch's own: it is run first.
+            with_room = self.settings | {"limit": ENOUGH}
+            self.lms.enable(**with_units(with_room))
+            self.limits(program.settings.limit)
 
     def scaled(self, limit: int) -> int:
         return max(min(int(limit * self.factor), ENOUGH) + self.base, self.least)
