@@ -12,6 +12,7 @@ room on the device for a result.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +20,8 @@ from typing import Any
 import torch
 
 Digests = dict[str, str]
-#: Lines with these make tensors whose versions may differ.
-UNCOUNTED = ("inference_mode", "autograd.grad")
+#: Lines with these make, or name, tensors whose versions may differ.
+UNCOUNTED = re.compile(r"inference_mode|autograd\.grad|= \w+\.grad$", re.MULTILINE)
 _SCRATCH_BYTES = 1 << 20
 
 

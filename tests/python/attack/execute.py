@@ -146,7 +146,7 @@ class Run:
 
     def line(self, code: str, pure: bool) -> str:
         """Runs a line; the type of what it raised, or nothing."""
-        self.reader.counts_versions &= not any(word in code for word in UNCOUNTED)
+        self.reader.counts_versions &= not UNCOUNTED.search(code)
         try:
             exec(_compiled(code), self.names)
         except Exception as error:
@@ -183,7 +183,8 @@ class Run:
         gc.collect()
         # A backward pass that failed leaves gradients in the queue of its thread to the next one.
         with contextlib.suppress(torch.OutOfMemoryError):
-            torch.ones(1, requires_grad=True).mul(1).backward()
+            one = torch.ones(1, device=self.program.device, requires_grad=True)
+            one.mul(1).backward()
 
     def limits(self, limit: int) -> None: ...
 
@@ -253,7 +254,7 @@ class ManagedRun(Run):
 
     def line(self, code: str, pure: bool) -> str:
         self.ran = code
-        self.reader.counts_versions &= not any(word in code for word in UNCOUNTED)
+        self.reader.counts_versions &= not UNCOUNTED.search(code)
         while True:
             try:
                 exec(_compiled(code), self.names)
