@@ -292,7 +292,8 @@ def test_what_has_been_filled_by_pytorch_alone_stays(stress: bool | str) -> None
             like = torch.empty(64, 64)
             made = [like, torch.empty_strided((64, 64), (1, 64)), like.new_empty(64, 64)]
             made.append(torch.empty_like(like))
-            assert [state(each) for each in made] == ["resident"] * 4
+            made += [torch.empty(64, 64, dtype=each) for each in (torch.uint32, torch.uint64)]
+            assert [state(each) for each in made] == ["resident"] * 6
             values = [float(i) for i in range(4096)]
             assert torch.equal(torch.tensor(values), torch.arange(4096.0))
             assert like.isnan().all()

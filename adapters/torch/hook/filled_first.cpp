@@ -31,6 +31,10 @@ bool is_filling(const c10::Scalar& value, c10::ScalarType type) {
       return value.toLong() == std::numeric_limits<std::int16_t>::max();
     case c10::kUInt16:
       return value.toLong() == std::numeric_limits<std::uint16_t>::max();
+    case c10::kUInt32:
+      return value.toLong() == std::numeric_limits<std::uint32_t>::max();
+    case c10::kUInt64:
+      return value.toUInt64() == std::numeric_limits<std::uint64_t>::max();
     case c10::kInt:
       return value.toLong() == std::numeric_limits<std::int32_t>::max();
     case c10::kLong:
@@ -49,7 +53,9 @@ bool may_fill_new_memory(const OpInfo& info) {
 }
 
 bool fills_new_memory(const c10::Stack& stack) {
-  if (stack.size() < 2 || !stack.back().isScalar()) return false;
+  if (stack.size() < 2) return false;
+  // What is larger than any signed number is no scalar to it.
+  if (!stack.back().isScalar() && !stack.back().isUnsigned()) return false;
   const c10::IValue& filled = stack[stack.size() - 2];
   if (!filled.isTensor() || !filled.toTensor().has_storage()) return false;
   const at::Tensor& tensor = filled.toTensor();
