@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import beside
 from .digest import UNCOUNTED, Digests, Reader, differences
-from .program import Action, Program, listing, with_units
+from .program import Action, Program, with_units
 from .world import namespace
 
 _NAME = re.compile(r"[a-z]\d+")
@@ -360,15 +361,38 @@ class _Watched(Run):
         ]
 
 
-def leaks_plainly(program: Program, reader: Reader) -> bool:
-    """Whether plain PyTorch keeps memory as well: a graph that saves what it is the graph of."""
+class _Ended(BaseException):
+    """Past every handler of a program's own."""
+
+
+def leaks_plainly(program: Program, reader: Reader, ends_at: int | None = None) -> bool:
+    """Whether plain PyTorch keeps memory as well: a graph that saves what it is the graph of.
+
+    ``ends_at``: where the program ends before so many backward passes, as by an error of memory.
+    """
     run = _Watched(program, reader)
-    run.all()
+    left = ends_at
+    backward = torch.autograd.backward
+
+    def until_the_end(*values: Any, **named: Any) -> None:
+        nonlocal left
+        if left == 0:
+            raise _Ended
+        left = None if left is None else left - 1
+        backward(*values, **named)
+
+    with (
+        mock.patch.object(torch.autograd, "backward", until_the_end),
+        contextlib.suppress(_Ended),
+    ):
+        run.all()
     run.clear()
     return not all(storage.expired() for storage in run.storages)
 
 
 _EMPTY = ("blocks", "pinned.bytes")
+#: What a leak's text begins with where a run has ended in an error of memory.
+REFUSED_BEFORE = "after errors of memory: "
 
 
 def _left(device: str) -> dict[str, int]:
@@ -436,11 +460,10 @@ def run_managed(
         refused = error.text
     if _left(program.device) != held:
         gc.collect()
-    # A graph that is never walked keeps itself alive on the CPU with it, in plain PyTorch too.
-    unwalked = bool(refused) and "save_on_cpu" in listing(program)
     left = _left(program.device)
-    if any(left[key] > held[key] for key in _EMPTY) and not unwalked:
-        return Verdict("leak", f"{left}, before the program {held}")
+    if any(left[key] > held[key] for key in _EMPTY):
+        errors = REFUSED_BEFORE if refused else ""
+        return Verdict("leak", f"{errors}{left}, before the program {held}")
     after = _counts(program.device)
     # The pilot begins to count anew whenever it starts.
     stats = {k: after[k] - (0 if k.startswith("plan.") else before.get(k, 0)) for k in _COUNTS}
