@@ -183,6 +183,8 @@ def run(managed):
         y = torch.full((rows, 128), 2.0, device=device) * 1
         with torch.no_grad():
             found.append(fused(x, y, b))
+        if managed and how != "waits":  # nobody has used it
+            assert torch.ops.lms.state(found[-1]) != "resident"
     return found
 
 def settings():

@@ -52,8 +52,15 @@ class Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  /// It has not thrown.
-  void end() { ended_ = true; }
+  /// It has not thrown. What it made is complete: it may leave before anybody has used it.
+  void end(const jit::Stack& stack, std::size_t outputs) {
+    StorageUses storages;
+    for (std::size_t i = stack.size() - outputs; i < stack.size(); ++i) {
+      collect_storages(stack[i], /*writes=*/true, /*inside=*/true, storages);
+    }
+    scopes_.back().pins.add(storages);
+    ended_ = true;
+  }
 
  private:
   std::vector<AccessScope>& scopes_;
@@ -62,9 +69,8 @@ class Launch {
 
 /// For a node of a graph that is compiled.
 jit::Operation operation_of(const jit::Node* node) {
-  const std::size_t inputs = node->inputs().size();
-  return [inner = originals().at(node->kind())->getOperation(node),
-          inputs](jit::Stack& stack) mutable {
+  return [inner = originals().at(node->kind())->getOperation(node), inputs = node->inputs().size(),
+          outputs = node->outputs().size()](jit::Stack& stack) mutable {
     if (!any_active()) {
       inner(stack);
       return;
@@ -72,7 +78,7 @@ jit::Operation operation_of(const jit::Node* node) {
     guarded([&] {
       Launch launch(stack, inputs);
       inner(stack);
-      launch.end();
+      launch.end(stack, outputs);
     });
   };
 }
