@@ -325,10 +325,14 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     lineages().before_fork();
     pilot_.before_fork();
     mover_.timer.before_fork();
+    slice_memory_.before_fork();
+    counted_versions_.before_fork();
     if (mover_.store) mover_.store->on_fork_prepare();
   }
   void after_fork() {
     if (mover_.store) mover_.store->on_fork_parent();
+    counted_versions_.after_fork();
+    slice_memory_.after_fork();
     mover_.timer.after_fork();
     pilot_.after_fork();
     lineages().after_fork();
@@ -342,6 +346,8 @@ class CpuManager final : public DeviceManager, private PilotDevice {
     engine_.for_each(*fork_lock_,
                      [](Block& block) { static_cast<CpuBlock&>(block).region.isolate_in_child(); });
     below_.isolate_in_child();
+    counted_versions_.after_fork();
+    slice_memory_.after_fork();
     mover_.timer.after_fork();
     pilot_.in_child();
     lineages().after_fork();

@@ -24,6 +24,10 @@ class CountedVersions {
               const c10::OperatorHandle& op, c10::DispatchKeySet keys,
               std::span<const c10::IValue> arguments);
 
+  /// A child of the calling thread finds the lock free. Innermost.
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
+
  private:
   std::mutex mutex_;
   /// Of calls whose tensors are alike; by whether autograd counts those of other operators there.

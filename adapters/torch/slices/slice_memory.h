@@ -38,6 +38,10 @@ class SliceMemory {
   void set(std::uint64_t call, Whole whole, Bytes lack = 0);
   void clear();
 
+  /// A child of the calling thread finds the lock free. Innermost.
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
+
  private:
   static constexpr std::size_t kMost = 4096;
   struct Known {
