@@ -5,7 +5,9 @@ For ``test_lists_that_wait.py``, as ``lists_that_wait.py``.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,6 +15,17 @@ from lists_that_wait import DEVICE, LAYERS, WIDTH, _managed
 from lists_that_wait import _on_device as _on_device
 
 COUNT = 3  # of what is too small to take long
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """More compute parts of these operators otherwise, so that there are none."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("slices", ["auto", "always"])
@@ -59,13 +72,8 @@ def test_versions_count_at_the_call(deferred: str, slices: str) -> None:
         return [each._version for tensors in lists for each in tensors]
 
     expected = versions()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more compute parts of these otherwise, so that there are none
-    try:
-        with _managed(deferred_updates=deferred, slices=slices):
-            assert versions() == expected
-    finally:
-        torch.set_num_threads(threads)
+    with _one_thread(), _managed(deferred_updates=deferred, slices=slices):
+        assert versions() == expected
 
 
 @pytest.mark.parametrize("slices", ["auto", "always"])
@@ -102,13 +110,8 @@ def test_every_operator_over_lists_counts_versions_as_without(deferred: str, sli
 
     expected = versions()
     assert sum(each == [1] * COUNT for each in expected.values()) > 100, expected
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with _managed(2, deferred_updates=deferred, slices=slices, min_block=1024):
-            found = versions()
-    finally:
-        torch.set_num_threads(threads)
+    with _one_thread(), _managed(2, deferred_updates=deferred, slices=slices, min_block=1024):
+        found = versions()
     assert {call: found[call] for call in found if found[call] != expected[call]} == {}
 
 

@@ -7,7 +7,6 @@
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/hook/retry.h"
-#include "adapters/torch/operators/call.h"
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/replay/replay.h"
 #include "adapters/torch/slices/run_cuts.h"

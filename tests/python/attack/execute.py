@@ -368,7 +368,8 @@ class _Ended(BaseException):
 def leaks_plainly(program: Program, reader: Reader, ends_at: int | None = None) -> bool:
     """Whether plain PyTorch keeps memory as well: a graph that saves what it is the graph of.
 
-    ``ends_at``: where the program ends before so many backward passes, as by an error of memory.
+    ``ends_at``: after how many backward passes the program ends, at the next, as by an error of
+    memory.
     """
     run = _Watched(program, reader)
     left = ends_at
