@@ -2,9 +2,12 @@
 
     python lab/bench/language_models.py --shape 8b --rows 8 --limit 24GiB --checkpointing
     python lab/bench/language_models.py --shape 1b --tokens 131072 --limit 24GiB --checkpointing
+    python lab/bench/language_models.py --shape 8b --clip --steps 45
 
-Weights and AdamW's states are bfloat16, weights are updated in the backward pass, words are drawn
-at random. PyTorch's allocator has the limit as its memory fraction, and 1.2 GiB for the context.
+Weights and AdamW's states are bfloat16, words are drawn at random. Weights are updated in the
+backward pass; with ``--clip``, which needs all gradients, by the optimizer's step, as PyTorch has
+it by default. PyTorch's allocator has the limit as its memory fraction, and 1.2 GiB for the
+context.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096, help="of a row")
     parser.add_argument("--limit", default="24GiB")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--clip", action="store_true", help="gradients are clipped at norm 1")
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--seconds", type=float, default=600, help="no step begins after these")
     given = parser.parse_args()
@@ -76,8 +80,11 @@ def main() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + _CONTEXT) / total))
     model = _model(given.shape, given.tokens, given.checkpointing)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    torch_lms.step_in_backward(optimizer)
+    if given.clip:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+        torch_lms.step_in_backward(optimizer)
     words = SHAPES[given.shape]["vocab_size"]
     took = []
     for step in range(given.steps):
@@ -87,6 +94,8 @@ def main() -> None:
         start = time.perf_counter()
         loss = model(input_ids=batch, labels=batch).loss
         loss.backward()
+        if given.clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         value = loss.item()
@@ -102,8 +111,8 @@ def main() -> None:
     last = statistics.median(took[-_LAST:])
     print(
         f"{torch.cuda.get_device_name()}, {given.shape}, {given.rows} x {given.tokens} tokens, "
-        f"limit {given.limit}, checkpointing {given.checkpointing}: {last:.2f} s, "
-        f"{given.rows * given.tokens / last:.0f} tokens/s, "
+        f"limit {given.limit}, checkpointing {given.checkpointing}, clipped {given.clip}: "
+        f"{last:.2f} s, {given.rows * given.tokens / last:.0f} tokens/s, "
         f"reserved at most {torch.cuda.max_memory_reserved() / 2**30:.2f} GiB"
     )
     print(torch_lms.explain())

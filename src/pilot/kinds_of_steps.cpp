@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace lms {
 namespace {
@@ -43,6 +44,18 @@ std::vector<bool> which_are_written(const StepShape& shape) {
 bool same_operators(const StepShape& a, const StepShape& b) {
   return std::ranges::equal(a.operators, b.operators, {}, &StepShape::Operator::key,
                             &StepShape::Operator::key);
+}
+
+bool same_round(const StepShape& a, const StepShape& b) {
+  if (a.operators.size() != b.operators.size()) return false;
+  std::vector<OperatorKey> twice;
+  std::vector<OperatorKey> once;
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& op : a.operators) twice.push_back(op.key);
+  }
+  for (const auto& op : b.operators) once.push_back(op.key);
+  const std::boyer_moore_searcher find(once.begin(), once.end());
+  return std::search(twice.begin(), twice.end(), find) != twice.end();
 }
 
 bool repeats(const StepShape& whole, const StepShape& part) { return repeats_at(whole, 0, part); }

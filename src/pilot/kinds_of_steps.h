@@ -13,6 +13,9 @@ inline constexpr std::size_t kTellTale = 12;
 /// The same operators, whatever they work on.
 [[nodiscard]] bool same_operators(const StepShape& a, const StepShape& b);
 
+/// The same round of operators, perhaps begun at another one.
+[[nodiscard]] bool same_round(const StepShape& a, const StepShape& b);
+
 /// True if `whole` is `part`, and then at least the beginning of `part` again.
 [[nodiscard]] bool repeats(const StepShape& whole, const StepShape& part);
 

@@ -256,7 +256,7 @@ void Pilot::step_begins(std::uint64_t at) {
   const auto before = occurrences_.note(log_, {*from, at});
   if (!before) return;
   auto shape = make_shape(log_, {*from, at}, *before);
-  if (!shape || bytes_needed(*shape) < options_.limit / 4 * 3) return;
+  if (!shape || bytes_needed(*shape) < least_needed({*from, at})) return;
   for (const auto& known : scripts_) {
     if (same_step(known->shape, *shape)) return;
   }
@@ -291,6 +291,29 @@ void Pilot::get_to_know(Script& script) {
   });
 }
 
+void Pilot::note_departures() {
+  constexpr std::size_t kMost = 4096;
+  const std::int64_t now = departures_.load(std::memory_order_relaxed);
+  if (std::exchange(departures_seen_, now) == now) return;
+  left_at_.push_back(operators_);
+  if (left_at_.size() > kMost) left_at_.pop_front();
+}
+
+/// What repeats takes less than this: a loop inside the step, of which alone nothing would have to
+/// leave. Where something has left in it each time, not all of the limit is there for it
+/// (workspaces of libraries, what is too small to be managed).
+Bytes Pilot::least_needed(StepLog::Span span) const {
+  const std::uint64_t before = operators_ - log_.end();  // the log's numbers begin after these
+  const auto leave_in = [&](std::uint64_t begin, std::uint64_t end) {
+    const auto first = std::ranges::lower_bound(left_at_, before + begin + 1);
+    return first != left_at_.end() && *first <= before + end;
+  };
+  const std::uint64_t size = span.end - span.begin;
+  const bool each = span.begin >= size && leave_in(span.begin, span.end) &&
+                    leave_in(span.begin - size, span.begin);
+  return each ? options_.limit / 2 : options_.limit / 4 * 3;
+}
+
 void Pilot::look_for_new() {
   if (scripts_.size() >= kMostScripts) return;
   auto span = operators_ < look_again_ ? std::nullopt : log_.repeated_step();
@@ -306,7 +329,7 @@ void Pilot::look_for_new() {
   if (!span) return look_roughly();
   auto script = std::make_shared<Script>();
   script->shape = make_shape(log_, *span);
-  if (bytes_needed(script->shape) < options_.limit / 4 * 3) {
+  if (bytes_needed(script->shape) < least_needed(*span)) {
     // A loop inside the step: alone it would fit, and nothing would have to move.
     std::uint64_t& again = sizes == Walk::Sizes::kEqual ? look_again_ : look_again_for_form_;
     again = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
@@ -324,14 +347,16 @@ void Pilot::look_for_new() {
   auto replaced = scripts_.end();
   bool is_known = false;
   for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
+    // Also beside other blocks than when it was learnt (optimizer state, by then), and where fewest
+    // bytes are alive at another of its operators.
+    if (operators_ < (*known)->shunned_until && same_round((*known)->shape, script->shape)) {
+      pause();
+      return look_roughly();
+    }
     const bool same = sizes == Walk::Sizes::kEqual ? same_step((*known)->shape, script->shape)
                                                    : same_form((*known)->shape, script->shape);
     if (!same) continue;
     is_known = true;
-    if (operators_ < (*known)->shunned_until) {
-      pause();
-      return look_roughly();
-    }
     if (rejoin(*known, span->end, sizes)) return;
     // The same on other blocks: of another model, perhaps after the first.
     if (sizes == Walk::Sizes::kEqual && (*known)->planned &&
@@ -372,7 +397,7 @@ void Pilot::look_roughly() {
   const bool known = std::ranges::any_of(
       scripts_, [&](const auto& script) { return same_operators(script->shape, *shape); });
   if (known) return;  // micro-batches, each as the one before
-  if (bytes_needed(*shape) < options_.limit / 4 * 3) return;
+  if (bytes_needed(*shape) < least_needed(rough->step)) return;
   learn_apart(std::move(*shape));
   detours_.open_at_once();
 }

@@ -51,6 +51,7 @@ void Pilot::start(const Options& options) {
   followed_ = 0;
   look_again_ = look_again_for_form_ = look_roughly_ = operators_ = joined_ = diverged_ =
       planned_at_ = 0;
+  left_at_.clear();
   segment_.reset();
   occurrences_.clear();
   difference_.clear();
@@ -306,6 +307,7 @@ void Pilot::end_operator() {
     } else {
       if (timing_) note_lap(SIZE_MAX);
       log_.end_operator();
+      note_departures();
       look_for_way_back();
       if (!walking()) look_for_known();
       if (!walking()) look_for_new();

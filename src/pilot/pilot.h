@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -169,8 +170,9 @@ class Pilot {
   void after_fork();
   void in_child();
 
-  /// Blocks have begun to leave: from now on there is something to plan.
+  /// A block leaves: from the first on there is something to plan.
   void wake() {
+    departures_.fetch_add(1, std::memory_order_relaxed);
     State asleep = State::kAsleep;
     if (power_.load(std::memory_order_relaxed) == asleep) {
       power_.compare_exchange_strong(asleep, State::kAwake);
@@ -357,6 +359,8 @@ class Pilot {
   void look_for_new();
   void look_roughly();
   [[nodiscard]] bool knows_whole() const;
+  void note_departures();
+  [[nodiscard]] Bytes least_needed(StepLog::Span span) const;
   void learn_apart(StepShape shape);
   [[nodiscard]] bool outlived(const Script& script) const;
   void walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing = false);
@@ -384,6 +388,7 @@ class Pilot {
   PilotDevice& device_;
   enum class State : std::uint8_t { kOff, kAsleep, kAwake };
   std::atomic<State> power_{State::kOff};
+  std::atomic<std::int64_t> departures_{0};
   std::atomic<TierBelow> below_{TierBelow::kRoomy};
   std::atomic<bool> wants_costs_{true};  ///< !walking(); written under the lock
 
@@ -406,10 +411,12 @@ class Pilot {
   std::uint64_t look_again_for_form_ = 0;  ///< likewise, one of several sizes
   std::uint64_t look_roughly_ = 0;         ///< likewise, one of which none is like another
   std::uint64_t operators_ = 0;            ///< all ever seen
-  std::vector<double> longer_;             ///< Job::longer of the step that ends
-  std::shared_ptr<Script> sized_;          ///< to be planned with the times of that step
-  std::uint64_t joined_ = 0;               ///< at which of them walk_ began
-  std::uint64_t diverged_ = 0;             ///< at which of them a walk last ended
+  std::int64_t departures_seen_ = 0;       ///< departures_, when it was last looked at
+  std::deque<std::uint64_t> left_at_;  ///< operators, in learning, around which blocks have left
+  std::vector<double> longer_;         ///< Job::longer of the step that ends
+  std::shared_ptr<Script> sized_;      ///< to be planned with the times of that step
+  std::uint64_t joined_ = 0;           ///< at which of them walk_ began
+  std::uint64_t diverged_ = 0;         ///< at which of them a walk last ended
   /// A walk that has ended, until the next begins.
   struct Parting {
     Detour::Left walk;

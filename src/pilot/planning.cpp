@@ -25,6 +25,8 @@ namespace {
 constexpr double kFirstPlan = 0.1;
 /// Steps in which a step that has changed for good is learnt anew.
 constexpr std::uint64_t kToLearn = 6;
+/// Steps for which the parts of a step that has changed for good are left alone: then it is known.
+constexpr std::uint64_t kSeen = 8;
 
 /// Whether operators do the same: of one name, over blocks of the same sizes. Empty: nobody knows,
 /// as sizes of what stays on the device are not in the trace of a step that has been placed.
@@ -308,9 +310,12 @@ void Pilot::take_over() {
     options_.may_wait = nullptr;  // once: what waits already is no update at its call any more
     device_.defer_updates(made->deferred);
     // It is another step from now on, in all its sizes: to come back to one of these after each
-    // update that has waited would be to go without a plan for what was chosen.
-    scripts_.clear();
-    stats_.shapes = 0;
+    // update that has waited would be to go without a plan for what was chosen. Its parts are the
+    // same, and no more the step than before.
+    std::erase_if(scripts_, [](const auto& one) { return !one->is_part; });
+    for (const auto& part : scripts_) part->shunned_until = operators_ + kSeen * original->size();
+    stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+    detours_.start(options_.detours);
     straight_until_ = operators_ + kToLearn * original->size();
   }
   if (!original->planned) ++stats_.planned;

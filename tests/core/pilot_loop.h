@@ -147,6 +147,7 @@ class Loop {
         pilot(engine_, device) {
     sim_.set_hooks({.mid_move = [this](SimBlock& block, Direction direction) {
       device.note_copy(block, direction == Direction::kOut);
+      if (direction == Direction::kOut) pilot.wake();
     }});
     {
       auto lock = engine_.lock();
@@ -173,12 +174,18 @@ class Loop {
   }
 
   /// A block that is kept, to be read by steps. Returns its number.
-  std::size_t keep() {
+  std::size_t keep(Bytes bytes = kBytes) {
     kept_.push_back({nullptr, value_++});
     begin(50);
-    kept_.back().block = &make(kept_.back().value);
+    kept_.back().block = &make(kept_.back().value, bytes);
     end();
     return kept_.size() - 1;
+  }
+  /// So much of the limit is not there for steps.
+  void occupy(Bytes bytes) {
+    const std::size_t index = keep(bytes);
+    auto lock = engine_.lock();
+    engine_.keep(lock, *kept_[index].block);
   }
   /// The next step reads this one, at its beginning and at its end.
   void feed(std::size_t kept) { fed_ = kept; }

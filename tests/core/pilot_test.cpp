@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "figures/timeline.h"
+#include "pilot/kinds_of_steps.h"
 #include "pilot_loop.h"
 
 namespace lms {
@@ -145,6 +146,33 @@ TEST(Pilot, MicroStepsEndInTheWholeStep) {
   const auto after = loop.pilot.stats();
   EXPECT_EQ(after.divergences, before.divergences);
   EXPECT_EQ(after.steps - before.steps, 4);
+}
+
+TEST(Pilot, ARoundIsTheSameFromWhereverItBegins) {
+  const auto shape = [](const std::vector<OperatorKey>& keys) {
+    StepShape made;
+    for (const OperatorKey key : keys) made.operators.push_back({.key = key});
+    return made;
+  };
+  const StepShape round = shape({1, 2, 1, 3, 4});
+  EXPECT_TRUE(same_round(round, round));
+  EXPECT_TRUE(same_round(round, shape({1, 3, 4, 1, 2})));
+  EXPECT_TRUE(same_round(round, shape({4, 1, 2, 1, 3})));
+  EXPECT_FALSE(same_round(round, shape({1, 1, 2, 3, 4})));
+  EXPECT_FALSE(same_round(round, shape({1, 2, 1, 3})));
+  EXPECT_FALSE(same_round(round, shape({1, 2, 1, 3, 4, 1})));
+}
+
+TEST(Pilot, WhatRepeatsAndFitsIsNoStepToPlanUnlessSomethingLeavesInIt) {
+  constexpr Bytes kLimit = 24 * Loop::kBytes;  // a step takes 16
+  for (const Bytes elsewhere : {0 * Loop::kBytes, 10 * Loop::kBytes}) {
+    Loop loop(kLimit, 8);
+    if (elsewhere > 0) loop.occupy(elsewhere);
+    for (int i = 0; i < 12; ++i) loop.step(8);
+    const bool leaves = elsewhere > 0;
+    EXPECT_EQ(loop.stats().evictions > 0, leaves);
+    EXPECT_EQ(loop.pilot.stats().planned, leaves ? 1 : 0);
+  }
 }
 
 TEST(Pilot, ALoopThatNeverRepeatsStaysReactiveAndRight) {

@@ -25,19 +25,21 @@ NAMES = {"planned", "step_ms", "out_gib", "in_gib", "recomputed_gib", "peak_gib"
 NAMES = {f"lms/{name}" for name in NAMES}
 PREDICTED = {"lms/predicted_ms", "lms/predicted_overhead"}
 
-# Runs an example as a program of its own; then its weights, and what was logged, on the last line.
+# Runs an example as a program of its own; then its weights (and their averages, and statistics of
+# batch norm), what LMS did, and what was logged, on the last line.
 PROBE = """
 import hashlib, json, runpy, sys, torch, torch_lms
 sys.argv = sys.argv[1:]
-moved, off = [0], torch_lms.disable
+stats, off = {}, torch_lms.disable
 def disable(*names):
-    moved[0] = torch_lms.memory_stats().get("bytes_out", 0)
+    stats.update(torch_lms.memory_stats())
     off(*names)
 torch_lms.disable = disable
 made = runpy.run_path(sys.argv[0], run_name="__main__")
-model, digest = made["model"], hashlib.sha256()
-for name, weight in sorted(getattr(model, "module", model).named_parameters()):
-    digest.update(weight.detach().cpu().contiguous().numpy().tobytes())
+digest = hashlib.sha256()
+for model in [made["model"]] + [made[name] for name in ["ema"] if name in made]:
+    for name, value in sorted(getattr(model, "module", model).state_dict().items()):
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
 logged = []
 if "history" in made:
     values = made["history"].history
@@ -45,7 +47,8 @@ if "history" in made:
 elif hasattr(made.get("trainer"), "state") and hasattr(made["trainer"].state, "log_history"):
     logged = made["trainer"].state.log_history
 print(json.dumps({"weights": digest.hexdigest(), "logged": logged, "on": torch_lms.devices(),
-                  "moved": moved[0], "peak": torch.cuda.max_memory_allocated()}))
+                  "moved": stats.get("bytes_out", 0), "planned": stats.get("plan.steps", 0),
+                  "peak": torch.cuda.max_memory_allocated()}))
 """
 
 
@@ -156,6 +159,13 @@ def rows(seen: dict[str, list[float]]) -> list[dict]:
 
 
 @pytest.mark.slow
+@needs("timm")
+def test_timm_with_averaged_weights(tmp_path: Path) -> None:
+    under = compare("timm_loop.py", "200MiB", tmp_path)
+    assert under["moved"] > 0 and under["planned"] > 0
+
+
+@pytest.mark.slow
 @needs("keras")
 def test_keras(tmp_path: Path) -> None:
     under = compare("keras_fit.py", "60MiB", tmp_path)
@@ -170,6 +180,7 @@ def test_keras(tmp_path: Path) -> None:
         ("hugging_face.py", "transformers"),
         ("accelerate_loop.py", "accelerate"),
         ("lightning_fit.py", "lightning"),
+        ("timm_loop.py", "timm"),
     ],
 )
 def test_on_a_gpu(name: str, package: str, tmp_path: Path) -> None:
@@ -180,7 +191,7 @@ def test_on_a_gpu(name: str, package: str, tmp_path: Path) -> None:
     assert again["weights"] == plain["weights"], "the plain run does not repeat itself"
     under = run_example(name, tmp_path / "lms", str(plain["peak"] * 4 // 5), device="cuda")
     assert under["weights"] == plain["weights"]
-    assert under["moved"] > 0 and under["on"] == []
+    assert under["moved"] > 0 and under["planned"] > 0 and under["on"] == []
 
 
 def train(steps: int, width: int = 64) -> torch.Tensor:

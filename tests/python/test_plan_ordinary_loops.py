@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from on_model import run_on_model
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -68,13 +69,13 @@ def growing_images() -> Iterator[Tensor]:
 class Encoder(nn.Module):
     """Three layers and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = 1000, guesses: int = 7, dropout: float = 0.1) -> None:
         super().__init__()
-        self.words = nn.Embedding(1000, 96)
+        self.words = nn.Embedding(words, 96)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(96, 4, 384, dropout=0.1, batch_first=True) for _ in range(3)
+            nn.TransformerEncoderLayer(96, 4, 384, dropout, batch_first=True) for _ in range(3)
         )
-        self.head = nn.Linear(96, 7)
+        self.head = nn.Linear(96, guesses)
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.words(words)
@@ -122,6 +123,35 @@ def micro_batches_unread() -> Iterator[Tensor]:
         yield loss.detach()
 
 
+def micro_batches_of_lengths(lengths: Callable[[], list[int]]) -> Iterator[Tensor]:
+    """Read ahead, and of several lengths; whether a loss is a number is asked each time."""
+    model = Encoder(words=512, guesses=512, dropout=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=True)
+    total = torch.zeros(())
+    for _ in range(STEPS):
+        batches = [torch.randint(512, (2, length)) for length in lengths()]
+        count = torch.stack([(batch >= 0).sum() for batch in batches]).sum()
+        for batch in batches:
+            guess = model(batch).flatten(0, 1)
+            loss = functional.cross_entropy(guess, batch.flatten(), reduction="sum") / count
+            loss.backward()
+            assert not torch.isnan(loss.detach())
+            total += loss.detach()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield total.clone()
+
+
+def micro_batches_of_the_same_lengths() -> Iterator[Tensor]:
+    return micro_batches_of_lengths(lambda: [64, 60, 56, 64])
+
+
+def micro_batches_of_any_length() -> Iterator[Tensor]:
+    dice = random.Random(0)
+    return micro_batches_of_lengths(lambda: [dice.randint(40, 64) for _ in range(4)])
+
+
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("program", "limit", "min_block"),
@@ -133,6 +163,8 @@ def micro_batches_unread() -> Iterator[Tensor]:
         (growing_images, 6_200_000, 2048),
         (thawing, 7_000_000, 4096),
         (micro_batches_unread, 6 << 20, 4096),
+        (micro_batches_of_the_same_lengths, 7 << 20, 4096),
+        (micro_batches_of_any_length, 7 << 20, 4096),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
 )
@@ -158,3 +190,11 @@ def test_planned_in_the_end(program: Program, limit: int, min_block: int) -> Non
     assert sum(planned[-LAST:]) >= LAST - 2, "".join(".P"[one] for one in planned)
     # A loop within the step would be counted several times a step.
     assert steps <= len(planned), steps
+
+
+@pytest.mark.parametrize("loop", ["perceptron", "micro_batches"])
+def test_planned_with_the_settings_of_a_gpu(loop: str) -> None:
+    marks, waited, last = run_on_model("loops_on_model.py", loop).splitlines()[-3:]
+    planned, _, of = last.split()[:3]
+    assert int(planned) >= int(of) - 2, marks
+    assert (int(waited.split()[0]) > 0) == (loop == "micro_batches")

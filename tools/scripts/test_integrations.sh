@@ -7,5 +7,5 @@ tools/scripts/build.sh $(whole_build build)
 tools/scripts/venv_on_top.sh .venv-integrations tools/requirements/integrations.txt
 # A test that is skipped for want of a package would say nothing here.
 KERAS_BACKEND=torch .venv-integrations/bin/python -c "import accelerate, datasets, keras, lightning, tensorboard, timm, transformers, trl"
-step "integrations" .venv-integrations/bin/python -m pytest tests/python/test_integrations.py -v "$@"
+step "integrations" .venv-integrations/bin/python -m pytest tests/python/test_integrations.py tests/python/test_bench_trainers.py -v "$@"
 finish "make test-integrations"
