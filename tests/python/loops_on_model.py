@@ -1,6 +1,7 @@
 """Loops with a GPU's default settings on the model of CUDA: which of their steps follow a plan.
 
-``test_plan_ordinary_loops.py`` runs it, with the model preloaded and costless: loops_on_model.py LOOP
+``test_plan_ordinary_loops.py`` runs it, with the model preloaded and costless:
+loops_on_model.py perceptron|micro_batches
 """
 
 from __future__ import annotations

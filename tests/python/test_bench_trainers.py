@@ -30,8 +30,9 @@ def test_planned_with_the_same_bits(
     if missing := [name for name in packages if find_spec(name) is None]:
         pytest.skip(f"no {', '.join(missing)} here: make test-integrations")
     ran = subprocess.run(
-        [sys.executable, ROOT / "lab/bench/trainers.py", "--tiny", "--device", "cpu", "--only", case,
-         "--ratios", ratio, "--steps", "24", "--timed", "4", "--out", tmp_path / "rows.json"],
+        [sys.executable, ROOT / "lab/bench/trainers.py", "--tiny", "--device", "cpu",
+         "--only", case, "--ratios", ratio, "--steps", "24", "--timed", "4",
+         "--out", tmp_path / "rows.json"],
         capture_output=True, text=True, timeout=900,
         env=os.environ | {"PYTHONPATH": str(ROOT / "python"), "LMS_PLAN": "now",
                           "LMS_PLAN_SECONDS": "0.1", "HF_HUB_OFFLINE": "1"},
