@@ -10,7 +10,7 @@ from torch_lms.integrations.transformers import LmsCallback
 lms = LmsCallback(limit=sys.argv[1]) if sys.argv[1:] else None  # before the model is made
 
 set_seed(0)
-size = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
+size = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
 model = LlamaForCausalLM(LlamaConfig(vocab_size=1024, num_attention_heads=4, **size))
 data = [{"input_ids": row, "labels": row} for row in torch.randint(1024, (96, 64))]
 every = {"max_steps": 24, "logging_steps": 8, "per_device_train_batch_size": 4}

@@ -166,6 +166,7 @@ def _run_here(given: argparse.Namespace) -> Record:
     sys.path.remove(str(Path(__file__).resolve().parent.parent))  # `datasets` is there, too
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cuda.enable_cudnn_sdp(False)  # whose backward pass does not repeat
     row: Record = {"case": given.case, "limit": given.limit, "loop_ms": python_loop_ms()}
     if given.limit:
         small = {"min_block": 4096} if given.tiny else {}
