@@ -221,6 +221,7 @@ void Pilot::look_for_known() {
   for (std::size_t known = 0; known < scripts_.size(); ++known) {
     const std::shared_ptr<Script> script = scripts_[known];
     if (operators_ < script->shunned_until) continue;
+    if (detour_ && script->is_part) continue;  // of the step that may go on, perhaps
     const std::size_t tell = std::min(kTellTale, script->size());
     if (log_.end() - log_.first() < tell) continue;
     const std::uint64_t from = log_.end() - tell;
@@ -349,7 +350,8 @@ void Pilot::look_for_new() {
   for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
     // Also beside other blocks than when it was learnt (optimizer state, by then), and where fewest
     // bytes are alive at another of its operators.
-    if (operators_ < (*known)->shunned_until && same_round((*known)->shape, script->shape)) {
+    const bool left_alone = operators_ < (*known)->shunned_until || (detour_ && (*known)->is_part);
+    if (left_alone && same_round((*known)->shape, script->shape)) {
       pause();
       return look_roughly();
     }
