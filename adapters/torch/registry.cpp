@@ -324,6 +324,8 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["plan.planned"] = plan.planned;
   stats["plan.kept"] = plan.kept;
   stats["plan.refined"] = plan.refined;
+  stats["plan.taken_back"] = plan.taken_back;
+  stats["plan.on_trial"] = plan.on_trial ? 1 : 0;
   stats["plan.steps"] = plan.steps;
   stats["plan.divergences"] = plan.divergences;
   stats["plan.detours"] = plan.detours;

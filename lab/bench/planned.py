@@ -45,8 +45,8 @@ class _Watch:
 
 
 def _until_planned(lms: ModuleType, setting: Setting, step: TrainStep) -> Timed:
-    """Steps until some were carried out under a plan that was made with the times of planned steps;
-    of a loop whose steps differ, its warm-up."""
+    """Steps until some were carried out under a plan that was made with the times of planned steps,
+    and it is known which plan stays; of a loop whose steps differ, its warm-up."""
     loop = step.loop
     wanted = setting.warmup or (loop.warmup if loop else PLANNED_STEPS)
     with no_garbage_collection():  # between steps it would be host time of these, to the planner
@@ -61,9 +61,11 @@ def _warm_up(lms: ModuleType, setting: Setting, step: TrainStep, wanted: int) ->
         stats = watch.stats
         if stats["plan.refined"] == 0:
             first_plan = watch.planned_steps
-        if (len(warm.ms) if loop else watch.planned_steps - first_plan) >= wanted:
+        enough = (len(warm.ms) if loop else watch.planned_steps - first_plan) >= wanted
+        late = len(warm.ms) >= MOST_STEPS or sum(warm.ms) > MOST_SECONDS * 1e3
+        if enough and (loop or late or not stats["plan.on_trial"]):
             return warm
-        if not loop and (len(warm.ms) >= MOST_STEPS or sum(warm.ms) > MOST_SECONDS * 1e3):
+        if not loop and late:
             raise NoPlan(
                 f"{watch.planned_steps} steps out of {len(warm.ms)} ({sum(warm.ms) / 1e3:.0f} s) "
                 f"were carried out under a plan, not {wanted}: {stats['plan.shapes']} kinds of "

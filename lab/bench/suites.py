@@ -129,8 +129,9 @@ def _planned() -> Suite:
 def _recompute() -> Suite:
     """Every step at every limit with copies and recomputation planned; bits, where the step needs
     another variant for that; what users do today; and copies alone."""
-    # Planned runs take about two dozen steps until their last timed one.
-    plain = (Run("plain", warmup=4, steps=16, compared=32),)
+    # Planned runs take about two dozen steps until their last timed one; up to 52 where two plans
+    # of the step are compared.
+    plain = (Run("plain", warmup=4, steps=16, compared=56),)
     today = (Run("checkpoint", warmup=3, steps=8), Run("save_on_cpu", warmup=2, steps=2))
     # Seconds of the plain run, of a planned one, and of the two of today.
     seconds = {

@@ -209,7 +209,7 @@ class _Try:
             followed = followed + 1 if planned and now["plan.refined"] else 0
             quiet = quiet + 1 if not moved and now["plan.shapes"] else 0
             wanted = 1 if took > _LONG_STEP else max(1, task["warmup"])
-            if followed >= wanted or quiet > wanted:
+            if (followed >= wanted and not now["plan.on_trial"]) or quiet > wanted:
                 break
             late = time.monotonic() - begin + took > task["settle_seconds"]
             if count >= task["settle"] or late:

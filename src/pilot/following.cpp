@@ -175,26 +175,24 @@ void Pilot::carry_out(const std::vector<Order>& orders, HostTimes* host) {
       }
     }
     if (host == nullptr) continue;
-    HostTimes::Sum& sum = sum_of(order.task, *host);
-    sum.ms += HostClock::since(begun);
-    ++sum.count;
+    times_of(order.task, *host).push_back(HostClock::since(begun));
   }
 }
 
-HostTimes::Sum& Pilot::sum_of(Task task, HostTimes& host) {
+std::vector<double>& Pilot::times_of(Task task, HostTimes& host) {
   switch (task) {
     case Task::kClean:
     case Task::kFetch:
     case Task::kRelocate:
-      return host.copies;
+      return host.copies_ms;
     case Task::kRemake:
-      return host.remakes;
+      return host.remakes_ms;
     case Task::kEvict:
     case Task::kSettle:
     case Task::kDrop:
       break;
   }
-  return host.leaves;
+  return host.leaves_ms;
 }
 
 void Pilot::carry_out(EngineLock& lock, const Order& order) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "plan/timing/host_times.h"
 
@@ -12,6 +13,7 @@ class HostClock {
  public:
   using Clock = std::chrono::steady_clock;
 
+  [[nodiscard]] static double now_ms() { return since({}); }
   [[nodiscard]] static double since(Clock::time_point begin) {
     return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
   }
@@ -31,13 +33,12 @@ class HostClock {
     go_on();
   }
   void add(const HostTimes& done) {
-    const auto add = [](HostTimes::Sum& to, const HostTimes::Sum& from) {
-      to.ms += from.ms;
-      to.count += from.count;
+    const auto add = [](std::vector<double>& to, const std::vector<double>& from) {
+      to.insert(to.end(), from.begin(), from.end());
     };
-    add(times_.copies, done.copies);
-    add(times_.leaves, done.leaves);
-    add(times_.remakes, done.remakes);
+    add(times_.copies_ms, done.copies_ms);
+    add(times_.leaves_ms, done.leaves_ms);
+    add(times_.remakes_ms, done.remakes_ms);
   }
 
   [[nodiscard]] HostTimes take() { return std::exchange(times_, {}); }

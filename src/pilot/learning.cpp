@@ -118,7 +118,17 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   least_step_ms_ = 0;
   settle_after_ = 0;
   ghosts_due_ = true;
-  if (ended) due_ = step_started();
+  if (script_->planned) show_plan();
+  if (ended) due_ = step_started(/*whole=*/false);
+}
+
+void Pilot::show_plan() {
+  stats_.predicted_ms = script_->predicted.step_ms;
+  stats_.host_ms = script_->predicted.host_ms;
+  stats_.late_ms = script_->predicted.late_ms;
+  stats_.planned_peak = script_->predicted.peak;
+  stats_.placed = script_->placement.bytes;
+  stats_.lower_bound = script_->placement.lower_bound;
 }
 
 void Pilot::show_step(bool runs) {
@@ -151,15 +161,17 @@ bool Pilot::own_timing_due() const {
   return mode_ == Mode::kTracking || (settled && !(script_->refined && script_->measured));
 }
 
-std::shared_ptr<Pilot::Job> Pilot::step_started() {
+std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   show_step(false);
   script_->left = false;
   // It was not one of the others after all.
   if (timing_ && !sized_ && !own_timing_due()) stop_timing();
-  const double took_ms = HostClock::since(step_begun_);
-  step_begun_ = HostClock::Clock::now();
+  const double now_ms = device_.now_ms();
+  const double took_ms = now_ms - std::exchange(step_begun_ms_, now_ms);
+  bool as_planned = false;
   if (mode_ == Mode::kFollowing) {
     // The first under a plan has begun before it.
+    as_planned = whole && !timing_ && followed_ > 0;
     if (!timing_ && followed_ > 0) {
       least_step_ms_ = least_step_ms_ > 0 ? std::min(least_step_ms_, took_ms) : took_ms;
     }
@@ -185,7 +197,12 @@ std::shared_ptr<Pilot::Job> Pilot::step_started() {
     return job_;
   }
   longer_.clear();
-  if (job_ && job_->done) take_over();
+  if (job_) {
+    if (job_->done) take_over();
+  } else if (as_planned) {
+    job_ = try_plans(took_ms);
+    if (job_) return job_;
+  }
   timing_ = timing_due();
   laps_due_ = timing_;
   lap_places_.clear();

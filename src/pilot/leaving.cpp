@@ -75,7 +75,7 @@ void Pilot::look_for_way_back() {
   ++stats_.detours;
   stats_.detour = difference_;
   if (back->next) {
-    due_ = step_started();
+    due_ = step_started(/*whole=*/false);
   } else if (timing_ && lap_places_.size() >= back->seen) {
     for (std::size_t i = 1; i <= back->seen; ++i) {
       lap_places_[lap_places_.size() - i] = walk_->position() - i;

@@ -302,8 +302,10 @@ void Pilot::end_operator() {
     if (walking()) {
       if (timing_) note_lap(walk_->position());
       const bool last = walk_->position() + 1 == script_->size();
-      if (last && !walk_->jumped() && walk_->sizes() != Walk::Sizes::kEqual) learn_size();
-      if (walk_->end()) job = step_started();
+      const bool sized = walk_->sizes() != Walk::Sizes::kEqual;
+      const bool jumped = walk_->jumped();
+      if (last && !jumped && sized) learn_size();
+      if (walk_->end()) job = step_started(!jumped && !sized);
     } else {
       if (timing_) note_lap(SIZE_MAX);
       log_.end_operator();
@@ -378,6 +380,7 @@ Pilot::Stats Pilot::stats() {
   const Guard guard(mutex_);
   Stats stats = stats_;
   stats.why = why_locked();
+  stats.on_trial = script_ && script_->trial;
   return stats;
 }
 

@@ -71,6 +71,8 @@ class PilotDevice {
   /// All that can leave does, and plans' addresses begin anew where nothing lies. Called before a
   /// step's first operator, without locks.
   virtual void clear_way() {}
+  /// The clock by which steps are compared. Called with the pilot's lock held.
+  [[nodiscard]] virtual double now_ms() const { return HostClock::now_ms(); }
   /// How many allocations and arrivals have not got the address that the plan wanted for them.
   [[nodiscard]] virtual std::int64_t misplaced() const { return 0; }
   /// False if a block on the device lies elsewhere than Pilot::home_of() wants it. Called with the
@@ -244,6 +246,8 @@ class Pilot {
     std::int64_t planned = 0;      ///< of those, planned
     std::int64_t kept = 0;         ///< of those, with a plan that was kept from another start
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
+    std::int64_t taken_back = 0;   ///< of those, such as turned out slower, and were left again
+    bool on_trial = false;         ///< two plans of the step that runs are being compared
     std::int64_t steps = 0;        ///< steps carried out under a plan
     std::int64_t divergences = 0;  ///< steps that turned out to be others
     std::int64_t detours = 0;      ///< how often one has left its script and come back
@@ -291,6 +295,8 @@ class Pilot {
     bool first = false;                ///< no script has a plan
     HostTimes host;                    ///< likewise
     std::vector<std::size_t> places;   ///< the script's operator of each lap; empty: all in order
+    bool keeps = false;                ///< its plan is to be kept for the next start
+    bool better = false;               ///< there is a plan that had not been there
     Options options;
     std::string failure;
     std::shared_ptr<const Measured> measured;
@@ -322,7 +328,7 @@ class Pilot {
   /// `host`: what it takes is added there, if it is to be known.
   void carry_out(const std::vector<Order>& orders, HostTimes* host);
   void carry_out(EngineLock& lock, const Order& order);
-  [[nodiscard]] static HostTimes::Sum& sum_of(Task task, HostTimes& host);
+  [[nodiscard]] static std::vector<double>& times_of(Task task, HostTimes& host);
   void remake(EngineLock& lock, const Order& order);
   void carry_out_on_ghost(const Order& order);
   void drop_or_evict(EngineLock& lock, const Order& order);
@@ -365,19 +371,25 @@ class Pilot {
   [[nodiscard]] bool outlived(const Script& script) const;
   void walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_timing = false);
   /// The walk is at the start of a step. The job that is to be launched, or null.
-  std::shared_ptr<Job> step_started();
+  /// `whole`: the step that has ended was as planned, in its sizes and from its beginning on.
+  std::shared_ptr<Job> step_started(bool whole);
   [[nodiscard]] bool timing_due() const;
   [[nodiscard]] bool own_timing_due() const;
   [[nodiscard]] bool wants_times(const Script& script) const;
   void stop_timing();
   void show_step(bool runs);
+  void show_plan();
   void note_lap(std::size_t place);
   void take_over();
+  void put_to_trial(const Job& job);
+  [[nodiscard]] std::shared_ptr<Job> try_plans(double took_ms);
+  [[nodiscard]] bool change_plan(PlanTrial& trial);
   void launch(const std::shared_ptr<Job>& job);
   void find_room(Job& job);
   void plan(Job& job);
   void finish(Job& job);
-  void make_plan_of(Script& script, const Job& job, const PilotDevice::Laps& laps);
+  void make_plan_of(Job& job, const PilotDevice::Laps& laps);
+  static void keep_plan(const Script& script, const std::string& folder, const std::string& key);
   [[nodiscard]] static bool take_kept(Script& script, PlanCache& cache, const std::string& key);
   static void choose_deferred_of(Script& script, const Options& options);
   static bool search_plan_of(Script& script, const Options& options);
@@ -429,7 +441,7 @@ class Pilot {
   HostClock host_;       ///< watches the host meanwhile
   bool shown_ = false;   ///< the device has been told that a step runs under a plan
   int followed_ = 0;     ///< steps in a row under the plan of script_
-  HostClock::Clock::time_point step_begun_;
+  double step_begun_ms_ = 0;
   double least_step_ms_ = 0;     ///< of these, of those that were not timed; 0: of none
   std::int64_t misplaced_ = 0;   ///< what the device has said of them, when strays were last due
   int settle_after_ = 0;         ///< steps for which strays are left alone

@@ -113,7 +113,13 @@ void Pilot::plan(Job& job) {
     if (!job.failure.empty()) return;
     put_in_order(job, laps);
     keep_measured(job, laps);
-    if (job.made) make_plan_of(*job.made, job, laps);
+    if (job.made) make_plan_of(job, laps);
+    if (job.keeps) {
+      const Script& script = *job.original;
+      const auto& search = job.options.search;
+      keep_plan(script, job.options.plan_cache,
+                plan_key(script.shape, script.page, search.recompute));
+    }
   } catch (const std::exception& error) {
     job.failure = error.what();
   }
@@ -172,7 +178,8 @@ void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
   job.measured = std::move(kept);
 }
 
-void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps& laps) {
+void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
+  Script& script = *job.made;
   const Options& options = job.options;
   Trace& trace = script.shape.trace;
   const std::vector<double> measured = device_ms(trace, laps.operators);
@@ -211,18 +218,22 @@ void Pilot::make_plan_of(Script& script, const Job& job, const PilotDevice::Laps
     if (!leave_out_unused(trace)) throw;
     made = search_plan_of(script, options);
   }
-  if (!key.empty() && !script.kept && made) {
-    (void)cache.keep({.key = key,
-                      .room = script.room,
-                      .page = script.page,
-                      .link = script.link,
-                      .made = {script.budget, {script.plan, script.predicted}, script.placement}});
-  }
+  if (!key.empty() && !script.kept && made) keep_plan(script, options.plan_cache, key);
+  job.better = made;
   if (made) leave_unplaced(script.placement, script.unplaced);
   script.finish();
   // Not before some steps in a row have followed a plan: where few are alike, another order may
   // never be learnt.
   if (options.may_wait && script.refined) choose_deferred_of(script, options);
+}
+
+void Pilot::keep_plan(const Script& script, const std::string& folder, const std::string& key) {
+  (void)PlanCache(folder).keep(
+      {.key = key,
+       .room = script.room,
+       .page = script.page,
+       .link = script.link,
+       .made = {script.budget, {script.plan, script.predicted}, script.placement}});
 }
 
 void Pilot::choose_deferred_of(Script& script, const Options& options) {
@@ -320,17 +331,57 @@ void Pilot::take_over() {
   }
   if (!original->planned) ++stats_.planned;
   if (made->kept) ++stats_.kept;
-  stats_.predicted_ms = made->predicted.step_ms;
-  stats_.host_ms = made->predicted.host_ms;
-  stats_.late_ms = made->predicted.late_ms;
-  stats_.planned_peak = made->predicted.peak;
-  stats_.placed = made->placement.bytes;
-  stats_.lower_bound = made->placement.lower_bound;
   if (!original->planned) forget_smaller(*made);
   if (script_ != original) return;
+  put_to_trial(*job);
   // It may have begun beyond the first operators.
   auto walk = walk_->jumped() ? walk_->in_size_of(*made) : walk_->change_to(*made);
   walk_along(made, walk ? std::move(*walk) : Walk(*made));
+}
+
+/// The newer of two plans is followed from now on, of a step that may go on as before.
+void Pilot::put_to_trial(const Job& job) {
+  job.made->trial = nullptr;
+  const double least_ms = least_step_ms_ > 0 ? least_step_ms_ : job.host.step_ms;
+  if (!job.original->planned || !job.better || least_ms <= 0) return;
+  if (!job.made->deferred.empty()) return;  // it is another step
+  job.made->trial = std::make_shared<PlanTrial>(job.original, least_ms, job.original->size());
+}
+
+/// A step has followed the plan, nothing else, and taken so long. The job that follows from it.
+std::shared_ptr<Pilot::Job> Pilot::try_plans(double took_ms) {
+  if (!script_->trial) return nullptr;
+  const PlanTrial::Next next = script_->trial->note(took_ms);
+  if (next == PlanTrial::Next::kGoOn) return nullptr;
+  const auto trial = std::exchange(script_->trial, nullptr);
+  if (next == PlanTrial::Next::kChange) {
+    if (change_plan(*trial) && !trial->over()) script_->trial = trial;
+    return nullptr;
+  }
+  if (!trial->looks_back()) return nullptr;
+  ++stats_.taken_back;
+  if (options_.plan_cache.empty()) return nullptr;
+  auto job = std::make_shared<Job>();
+  job->original = script_;
+  job->timed = false;
+  job->keeps = true;
+  job->options = options_;
+  return job;
+}
+
+/// False if the other plan can't be followed any more.
+bool Pilot::change_plan(PlanTrial& trial) {
+  const auto found = std::ranges::find(scripts_, script_);
+  const auto& other = trial.other;
+  if (found == scripts_.end()) return false;
+  if (other->addresses && other->placement.bytes > script_->room) return false;
+  auto walk = walk_->change_to(*other);
+  if (!walk) return false;
+  other->take_standing(*script_);
+  auto next = std::exchange(trial.other, script_);
+  *found = next;
+  walk_along(std::move(next), std::move(*walk));
+  return true;
 }
 
 }  // namespace lms

@@ -24,6 +24,17 @@ void Script::finish() {
   planned = true;
 }
 
+void Script::take_standing(const Script& followed) {
+  only_read = followed.only_read;
+  ended_early = followed.ended_early;
+  patience = followed.patience;
+  shunned_until = followed.shunned_until;
+  left = followed.left;
+  has_parts = followed.has_parts;
+  is_part = followed.is_part;
+  refined = followed.refined;
+}
+
 void Script::find_recorded() {
   const Trace& trace = shape.trace;
   recorded.assign(size(), false);

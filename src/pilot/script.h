@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/node_allocator.h"
+#include "pilot/plan_trial.h"
 #include "pilot/turns.h"
 #include "plan/beyond_room.h"
 #include "plan/search.h"
@@ -66,6 +67,8 @@ struct Script {
   std::vector<bool> leaves_between;
   /// Of the step, not of the plan; guarded by the pilot's lock.
   std::shared_ptr<Turns> turns;
+  /// Whether the plan stays; null: it does. Guarded likewise.
+  std::shared_ptr<PlanTrial> trial;
 
   [[nodiscard]] std::size_t size() const { return shape.operators.size(); }
   /// `predicted` again, with when everything happens.
@@ -74,6 +77,8 @@ struct Script {
   [[nodiscard]] bool records(std::size_t op) const { return op < recorded.size() && recorded[op]; }
   /// Fills what follows from the plan, and sets `planned`.
   void finish();
+  /// What has been learnt of the step since this script was followed.
+  void take_standing(const Script& followed);
 
  private:
   void find_recorded();

@@ -28,6 +28,8 @@ struct Directive {
   std::size_t before = 0;
   Action action = Action::kKeep;
   TraceBlockId block = 0;
+
+  bool operator==(const Directive&) const = default;
 };
 
 /// What to do around each operator of a step like the trace's: a plain value.

@@ -60,6 +60,7 @@ class PlainDevice final : public PilotDevice {
     ++dropped;
     running_ = false;
   }
+  [[nodiscard]] double now_ms() const override { return sim_.now_ms(); }
   void show(Stage stage, bool begins) noexcept override {
     const std::lock_guard guard(mutex_);
     shown.emplace_back(stage, begins);
@@ -89,8 +90,10 @@ class PlainDevice final : public PilotDevice {
     return strays.erase(block.uid) == 0;
   }
   LinkModel link() override {
-    return {
-        .out_bytes_per_ms = 512, .in_bytes_per_ms = 512, .both_bytes_per_ms = 512, .latency_ms = 0};
+    return {.out_bytes_per_ms = link_rate,
+            .in_bytes_per_ms = link_rate,
+            .both_bytes_per_ms = link_rate,
+            .latency_ms = 0};
   }
   void say(const std::string& line) override { said.push_back(line); }
   void defer_updates(const std::vector<BlockUid>& written) override {
@@ -98,6 +101,7 @@ class PlainDevice final : public PilotDevice {
   }
   [[nodiscard]] bool copies_beside() const override { return beside; }
 
+  double link_rate = 512;  ///< as it is told, in bytes a millisecond
   std::vector<std::string> said;
   std::set<BlockUid> deferred;  ///< what the updates write that are to wait
   std::vector<std::pair<Stage, bool>> shown;
@@ -253,6 +257,8 @@ class Loop {
     end();
   }
 
+  /// Something else runs for so long.
+  void wait(double ms) { sim_.advance(ms); }
   [[nodiscard]] double now_ms() const { return sim_.now_ms(); }
   [[nodiscard]] BlockUid weight(std::size_t layer) const { return weights_.at(layer)->uid; }
   [[nodiscard]] EngineStats stats() {

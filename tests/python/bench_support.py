@@ -63,6 +63,7 @@ class FakeLms:
         self.resets: list[int] = []
         self.traces: list[str] = []
         self.diverges_at: set[int] = set()
+        self.on_trial_until = 0
         self.planned = 0
         self.followed = 0
         self.divergences = 0
@@ -108,6 +109,7 @@ class FakeLms:
             "plan.planned": self.planned,
             "plan.steps": self.followed,
             "plan.refined": int(self.followed > 0),
+            "plan.on_trial": int(self.queries < self.on_trial_until),
             "plan.divergences": self.divergences,
             "plan.refused": 2 * self.queries,
             "plan.failed": self.queries,

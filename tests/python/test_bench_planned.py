@@ -112,6 +112,16 @@ def test_steps_that_turn_out_to_be_others_are_no_planned_ones(fake_lms):
     assert (fields["plan_steps"], fields["divergences"]) == (2, 1)
 
 
+def test_no_step_is_timed_while_two_plans_are_compared(fake_lms, monkeypatch):
+    fake_lms.on_trial_until = 20
+    fields = methods.run("lms-swap", setting(steps=1))
+    assert len(fields["warmup_ms"]) == 19  # a query before the first
+    fake_lms.__init__()
+    fake_lms.on_trial_until = 10**6
+    monkeypatch.setattr(planned, "MOST_STEPS", 15)
+    assert len(methods.run("lms-swap", setting(steps=1))["warmup_ms"]) == 15
+
+
 def test_without_a_plan_the_record_says_so(fake_lms, monkeypatch, tmp_path):
     fake_lms.plans = False
     monkeypatch.setattr(planned, "MOST_STEPS", 5)
@@ -389,7 +399,7 @@ def test_the_recompute_suite_has_the_wanted_rows_first_and_compares_bits():
         assert {step for step, each in known if each.method == method} == set(WANTED)
     assert set(run.STEP_NAMES) >= {step for step, _ in known}
     # Long enough for the weights after a planned run's last step.
-    assert all(each.compared == 32 for _, each in known if each.method == "plain")
+    assert all(each.compared == 56 for _, each in known if each.method == "plain")
 
 
 def test_command_line_of_suites_and_steps():

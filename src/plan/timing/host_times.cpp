@@ -1,6 +1,8 @@
 #include "plan/timing/host_times.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 
@@ -23,7 +25,9 @@ constexpr std::size_t kLeast = 16;
 /// what the step takes.
 constexpr std::size_t kStarvingPart = 100;
 /// What is done more seldom than this is not believed.
-constexpr int kOften = 4;
+constexpr std::size_t kOften = 4;
+/// Nothing that a plan does counts for more than so many times what most of its kind take.
+constexpr double kUsual = 4;
 /// Guesses, in parts of what an operator takes.
 constexpr double kCopy = 0.5;
 constexpr double kLeave = 0.2;
@@ -52,8 +56,14 @@ std::vector<char> find_waits(Trace& trace, std::span<const MeasuredOperator> dev
   return waited;
 }
 
-double each(const HostTimes::Sum& sum, double part, double otherwise) {
-  return sum.count >= kOften ? part * sum.ms / sum.count : otherwise;
+/// Nothing: it has been done too seldom.
+std::optional<double> each(std::vector<double> all) {
+  if (all.size() < kOften) return std::nullopt;
+  const double most = kUsual * median(all);
+  const double sum = std::accumulate(all.begin(), all.end(), 0.0, [&](double so_far, double ms) {
+    return so_far + std::min(ms, most);
+  });
+  return sum / static_cast<double>(all.size());
 }
 
 }  // namespace
@@ -93,13 +103,21 @@ HostCosts set_host_times(Trace& trace, const HostTimes& host,
     }
     op.host_ms = std::max(op.host_ms, 0.0);
   }
-  const double sum = trace.host_ms() + host.copies.ms + host.leaves.ms + host.remakes.ms;
+  const double mean = trace.host_ms() / static_cast<double>(size);
+  const HostCosts costs = {.copy_ms = each(host.copies_ms).value_or(kCopy * mean),
+                           .leave_ms = each(host.leaves_ms).value_or(kLeave * mean),
+                           .remake_ms = each(host.remakes_ms).value_or(kRemake * mean)};
+  const auto so_often = [](const std::vector<double>& all) {
+    return static_cast<double>(all.size());
+  };
+  const double sum = trace.host_ms() + so_often(host.copies_ms) * costs.copy_ms +
+                     so_often(host.leaves_ms) * costs.leave_ms +
+                     so_often(host.remakes_ms) * costs.remake_ms;
   const double part = host.step_ms > 0 && sum > host.step_ms ? host.step_ms / sum : 1;
   for (TraceOperator& op : trace.operators) op.host_ms *= part;
-  const double mean = trace.host_ms() / static_cast<double>(size);
-  return {.copy_ms = each(host.copies, part, kCopy * mean),
-          .leave_ms = each(host.leaves, part, kLeave * mean),
-          .remake_ms = each(host.remakes, part, kRemake * mean)};
+  return {.copy_ms = part * costs.copy_ms,
+          .leave_ms = part * costs.leave_ms,
+          .remake_ms = part * costs.remake_ms};
 }
 
 void fit_host_times(Trace& trace, LinkModel& link, const Plan& plan, double step_ms) {

@@ -15,14 +15,10 @@ struct HostTimes {
   /// By operator, from when the one before had been queued until it had been; what the plan did
   /// meanwhile and what timing costs are no part of it.
   std::vector<double> operators_ms;
-  /// What the plan did, in sum, and how often.
-  struct Sum {
-    double ms = 0;
-    int count = 0;
-  };
-  Sum copies;
-  Sum leaves;
-  Sum remakes;
+  /// What the plan did, each time.
+  std::vector<double> copies_ms;
+  std::vector<double> leaves_ms;
+  std::vector<double> remakes_ms;
   /// What steps like it take in which nothing is timed: the host has had no more than that for all
   /// of it. 0: not known.
   double step_ms = 0;
@@ -33,8 +29,10 @@ struct HostTimes {
 /// can be queued: what it seems to take then is not believed, and what it takes elsewhere for
 /// operators of that name counts, or for most operators, if that is less. If it is hardly ever
 /// near, or the device never stands still, nothing is known (TraceOperator::host_ms is 0), and
-/// nothing need be. Cores are shared, and what is timed may be the one step in which they were
-/// slow: in sum it is no more than HostTimes::step_ms.
+/// nothing need be. What the plan did costs the mean, of which nothing counts for more than a few
+/// times what most take: a thread that has lost its core once says nothing of copies. Cores are
+/// shared, and what is timed may be the one step in which they were slow: in sum it is no more than
+/// HostTimes::step_ms.
 HostCosts set_host_times(Trace& trace, const HostTimes& host,
                          std::span<const MeasuredOperator> device);
 
