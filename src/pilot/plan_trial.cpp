@@ -11,7 +11,7 @@ namespace {
 /// Steps of which the median counts.
 constexpr std::size_t kSteps = 5;
 /// A plan is doubted if its steps take so much longer.
-constexpr double kDoubt = 1.02;
+constexpr double kDoubted = 1.02;
 /// The older one stays if its steps take so much less.
 constexpr double kQuicker = 0.99;
 
@@ -32,7 +32,7 @@ PlanTrial::Next PlanTrial::note(double ms) {
   noted_ = 0;
   if (stage_ == Stage::kNewer) {
     newer_ms_ = typical_ms;
-    const bool doubted = typical_ms > kDoubt * before_ms_;
+    const bool doubted = typical_ms > kDoubted * before_ms_;
     stage_ = doubted ? Stage::kBefore : Stage::kOver;
     return doubted ? Next::kChange : Next::kSettle;
   }

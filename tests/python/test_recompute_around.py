@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from on_model import run_on_model
 from recompute_support import N, Programs, counts, drop_everything, numbers
 from stress.compare import bits_of, differences
 from torch import Tensor, nn
@@ -337,3 +338,7 @@ def test_lists_of_lazy_views_are_read_from_what_is_there(view):
         x = torch.arange(4096.0) * (1 + 2j)
         assert view(x).tolist() == plain
         assert torch_lms.memory_stats()["drops"] > 0
+
+
+def test_small_gradients_are_added_up_in_place_as_without_lms() -> None:
+    run_on_model("gradients_on_model.py")

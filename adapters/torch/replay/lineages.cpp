@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "adapters/torch/device_manager.h"
+#include "adapters/torch/hook/autograd_nodes.h"
 #include "adapters/torch/replay/replay.h"
 #include "base/error.h"
 
@@ -66,13 +67,15 @@ std::shared_ptr<Origin> Lineages::find_origin(c10::StorageImpl& storage) {
   return block->origin;
 }
 
-std::shared_ptr<SmallSource> Lineages::small_source(const c10::Storage& storage) {
+std::shared_ptr<SmallSource> Lineages::small_source(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
   c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
-  bool writable_unheard = small_exposed_ || !manager_.operators_write(storage.data_ptr());
-  if (!writable_unheard) {
+  bool copied = small_exposed_ || !manager_.operators_write(storage.data_ptr()) ||
+                (in_backward_pass() && !tensor.requires_grad());
+  if (!copied) {
     const Guard guard(mutex_);
-    writable_unheard = exposed_.contains(key);
-    if (!writable_unheard) {
+    copied = exposed_.contains(key);
+    if (!copied) {
       auto& known = watched_[key];
       auto source = known.lock();
       if (!source) known = source = std::make_shared<SmallSource>(storage);

@@ -158,8 +158,9 @@ class Lineages {
   std::shared_ptr<Origin> origin_of(StorageBlock& block, c10::StorageImpl& storage);
   std::shared_ptr<Origin> find_origin(c10::StorageImpl& storage);
   /// A small tensor's bytes as they are now. Where these may be written unheard, as all on the CPU,
-  /// they are copied, but not again while they are the same.
-  std::shared_ptr<SmallSource> small_source(const c10::Storage& storage);
+  /// they are copied, but not again while they are the same. Gradients are copied, too: autograd
+  /// adds to them in place if nobody else refers to their storage.
+  std::shared_ptr<SmallSource> small_source(const at::Tensor& tensor);
   void save_small(c10::StorageImpl& storage);
   void keep_contents(SmallSource& source);
   [[nodiscard]] bool known(const Origin& origin) const;

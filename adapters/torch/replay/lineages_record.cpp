@@ -81,7 +81,7 @@ bool Lineages::describe(const at::Tensor& tensor, c10::StorageImpl* self, Tensor
   }
   if (static_cast<Bytes>(storage->nbytes()) >= manager_.min_block()) return false;
   spec.source = TensorSpec::Source::kSmall;
-  spec.small = small_source(tensor.storage());
+  spec.small = small_source(tensor);
   return true;
 }
 

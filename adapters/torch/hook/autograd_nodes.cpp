@@ -1,4 +1,4 @@
-#include "adapters/torch/hook/unseen_nodes.h"
+#include "adapters/torch/hook/autograd_nodes.h"
 
 #include <ATen/ATen.h>
 #include <ATen/SequenceNumber.h>
@@ -33,6 +33,8 @@ void collect_nodes(const c10::IValue& value, std::vector<Node*>& nodes) {
 }  // namespace
 
 std::uint64_t nodes_so_far() { return at::sequence_number::peek(); }
+
+bool in_backward_pass() { return ::torch::autograd::get_current_node() != nullptr; }
 
 bool made_unseen_nodes(std::span<const c10::IValue> results, std::uint64_t so_far) {
   std::vector<Node*> nodes;
