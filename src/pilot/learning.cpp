@@ -185,7 +185,10 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
     job_ = std::make_shared<Job>();
     job_->original = sized ? sized : script_;
     // A refined plan stays: it is only to be seen what became of it.
-    if (!job_->original->refined) job_->made = std::make_shared<Script>(*job_->original);
+    if (!job_->original->refined) {
+      job_->made = std::make_shared<Script>(*job_->original);
+      job_->made->trial = nullptr;  // that was another plan's
+    }
     job_->timed = std::exchange(timing_, false);
     job_->first = std::ranges::none_of(scripts_, [](const auto& one) { return one->planned; });
     job_->names = walk_->take_names();

@@ -25,8 +25,8 @@ class PlanTrial {
   /// `before`: the step with the older plan, of which one step has taken no more than `before_ms`.
   PlanTrial(std::shared_ptr<Script> before, double before_ms, std::size_t operators);
 
-  /// A step under the plan that is followed (first the newer one) has taken so long, and
-  /// the one before was under it, too.
+  /// A step under the plan that is followed (first the newer one) has taken so long, and the one
+  /// before was under it, too.
   Next note(double ms);
   /// The older plan is followed again.
   [[nodiscard]] bool looks_back() const { return stage_ == Stage::kBefore; }

@@ -218,8 +218,8 @@ void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
     if (!leave_out_unused(trace)) throw;
     made = search_plan_of(script, options);
   }
-  if (!key.empty() && !script.kept && made) keep_plan(script, options.plan_cache, key);
-  job.better = made;
+  job.better = made && !script.kept;
+  if (!key.empty() && job.better) keep_plan(script, options.plan_cache, key);
   if (made) leave_unplaced(script.placement, script.unplaced);
   script.finish();
   // Not before some steps in a row have followed a plan: where few are alike, another order may
@@ -341,7 +341,7 @@ void Pilot::take_over() {
 
 /// The newer of two plans is followed from now on, of a step that may go on as before.
 void Pilot::put_to_trial(const Job& job) {
-  job.made->trial = nullptr;
+  job.original->trial = nullptr;
   const double least_ms = least_step_ms_ > 0 ? least_step_ms_ : job.host.step_ms;
   if (!job.original->planned || !job.better || least_ms <= 0) return;
   if (!job.made->deferred.empty()) return;  // it is another step

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "adapters/torch/device_manager.h"
-#include "adapters/torch/hook/autograd_nodes.h"
+#include "adapters/torch/operators/autograd_nodes.h"
 #include "adapters/torch/replay/replay.h"
 #include "base/error.h"
 

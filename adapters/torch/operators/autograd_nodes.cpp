@@ -1,4 +1,4 @@
-#include "adapters/torch/hook/autograd_nodes.h"
+#include "adapters/torch/operators/autograd_nodes.h"
 
 #include <ATen/ATen.h>
 #include <ATen/SequenceNumber.h>
