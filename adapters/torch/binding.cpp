@@ -7,6 +7,7 @@
 
 #include "adapters/torch/backends.h"
 #include "adapters/torch/deferred/deferred.h"
+#include "adapters/torch/deferred/list_passes.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/op_hook.h"
 #include "adapters/torch/registry.h"
@@ -269,6 +270,10 @@ c10::Dict<std::string, std::string> need(const std::string& error) {
   return facts;
 }
 
+void run_list_pass(const c10::OperatorHandle& /*op*/, c10::Stack* stack) {
+  ListPass::compute(*stack);
+}
+
 std::vector<double> measure_link(const std::string& device, std::int64_t bytes) {
   return guarded([&] {
     const c10::Device parsed(device);
@@ -323,4 +328,13 @@ TORCH_LIBRARY(lms, m) {
   m.def("need_of(str error) -> Dict(str, str)", &lms::torch::need);
   m.def("info() -> Dict(str, str)", &lms::torch::info);
   m.def("measure_link(str device, int bytes) -> float[]", &lms::torch::measure_link);
+  m.def("list_pass(Tensor(a!)[] written, Tensor[] read) -> ()", {at::Tag::pointwise});
+}
+
+TORCH_LIBRARY_IMPL(lms, CPU, m) {
+  m.impl("list_pass", torch::CppFunction::makeFromBoxedFunction<&lms::torch::run_list_pass>());
+}
+
+TORCH_LIBRARY_IMPL(lms, CUDA, m) {
+  m.impl("list_pass", torch::CppFunction::makeFromBoxedFunction<&lms::torch::run_list_pass>());
 }

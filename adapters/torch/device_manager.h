@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters/torch/fused/list_pass.h"
 #include "adapters/torch/fused/rule.h"
 #include "adapters/torch/operators/counted_versions.h"
 #include "adapters/torch/operators/repeatable.h"
@@ -83,6 +84,8 @@ class DeviceManager {
   [[nodiscard]] FusedRule* fused_rule(const OpInfo& info) const {
     return info.fused.rule < fused_.size() ? fused_[info.fused.rule].get() : nullptr;
   }
+  /// Kernels for several operators over lists in one pass; null: the device has none.
+  [[nodiscard]] PassKernels* pass_kernels() const { return pass_kernels_.get(); }
   /// Whoever owns the block's bytes will hear of it when its storage dies.
   [[nodiscard]] virtual bool announces_death(const Block& /*block*/) const { return true; }
 
@@ -201,6 +204,7 @@ class DeviceManager {
   CountedVersions counted_versions_;
   ChangedAlgorithms changed_algorithms_;
   std::vector<std::unique_ptr<FusedRule>> fused_;  ///< of the device; none: it has no kernels
+  std::unique_ptr<PassKernels> pass_kernels_;      ///< likewise
   std::atomic<bool> on_{false};
   std::atomic<Bytes> min_block_{kMiB};
   std::atomic<Bytes> limit_{0};

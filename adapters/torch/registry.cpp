@@ -309,6 +309,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["list_splits"] = manager.list_splits.load();
   stats["deferred.parts"] = deferred.parts;
   stats["deferred.in_lists"] = deferred.in_lists;
+  stats["deferred.in_passes"] = deferred.in_passes;
   stats["deferred.in_rows"] = deferred.rows;
   stats["deferred.waiting"] = deferred.waiting;
   stats["deferred.bytes"] = deferred.bytes;

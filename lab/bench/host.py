@@ -169,7 +169,7 @@ def settle(lms: ModuleType, device: torch.device, one: Callable[[], Any]) -> int
         stats = dict(lms.memory_stats())
         grown = {key: stats[f"plan.{key}"] - before[f"plan.{key}"] for key in _WATCHED}
         followed = grown["steps"] >= ROUND and not grown["divergences"] and not grown["refined"]
-        followed = followed and not stats["plan.on_trial"]
+        followed = followed and not stats.get("plan.on_trial")  # there are older builds without
         if followed and (rounds == 1 or stats["plan.refined"] > first["plan.refined"]):
             return rounds * ROUND
     raise RuntimeError(

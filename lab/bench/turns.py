@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ if __name__ == "__main__":
 from bench import records
 
 WAYS = ("plain", "fits", "planned")
+
+
+def waited_for_cores_ms() -> float:
+    """How long the threads of this process have been ready to run, and had no core, in sum. What a
+    hypervisor gives to others is in none of it."""
+    waited = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has ended meanwhile
+            waited += int((task / "schedstat").read_text().split()[1])
+    return waited / 1e6
 
 
 def work(given: argparse.Namespace) -> None:
@@ -45,19 +56,29 @@ def work(given: argparse.Namespace) -> None:
     configure(given.step, options)
     setting = Setting(given.step, options, device, plan_seconds=given.plan_seconds)
 
+    def one(step: Any) -> None:  # noqa: ANN401
+        loss = step()
+        if given.read_loss:
+            loss.item()
+
     def serve(step: Any, **facts: Any) -> None:  # noqa: ANN401
         print(json.dumps({"ready": given.worker} | facts), flush=True)
         for _ in sys.stdin:
             before = dict(torch_lms.memory_stats()) if given.worker != "plain" else {}
             loop = host.python_loop_ms()
             host.synchronize(device)
-            cpu, start = time.process_time(), time.perf_counter()
+            cpu, waited, laps = time.process_time(), waited_for_cores_ms(), []
             for _ in range(given.steps):
-                step()
+                start = time.perf_counter()
+                one(step)
+                laps.append((time.perf_counter() - start) * 1e3)
             host.synchronize(device)
+            laps[-1] = (time.perf_counter() - start) * 1e3
             found = {
-                "ms": (time.perf_counter() - start) * 1e3 / given.steps,
+                "ms": sum(laps) / given.steps,
+                "least_ms": min(laps),
                 "cpu_ms": (time.process_time() - cpu) * 1e3 / given.steps,
+                "waited_ms": (waited_for_cores_ms() - waited) / given.steps,
                 "loop_ms": loop,
             }
             after = dict(torch_lms.memory_stats()) if before else {}
@@ -68,19 +89,19 @@ def work(given: argparse.Namespace) -> None:
     if given.worker == "plain":
         step = setting.build()
         for _ in range(host.WARMUP):
-            step()
+            one(step)
         with memory.LiveBytes() as live:
-            step()
+            one(step)
         serve(step, peak=memory.read_peaks(device)["allocated_peak"] or live.peak)
         return
     planned = given.worker == "planned"
-    limit = int(given.peak / host.RATIO if planned else given.peak * host.FITS)
+    limit = int(given.peak / given.ratio if planned else given.peak * host.FITS)
     with host.under_lms(torch_lms, setting, limit, enforced=planned):
         step = setting.build()
         for _ in range(host.WARMUP):
-            step()
+            one(step)
         if planned:
-            host.settle(torch_lms, device, step)
+            host.settle(torch_lms, device, lambda: one(step))
         serve(step, predicted_ms=torch_lms.memory_stats()["plan.predicted_us"] / 1e3)
         del step
 
@@ -96,7 +117,11 @@ class Way:
         command += ["--steps", str(given.steps), "--plan-seconds", str(given.plan_seconds)]
         command += ["--peak", str(peak)] + (["--tiny"] if given.tiny else [])
         command += ["--device", given.device] if given.device else []
+        command += ["--ratio", str(given.ratio)] + (["--read-loss"] if given.read_loss else [])
         env = dict(os.environ) | ({"LMS_LIBRARY": str(library.resolve())} if library else {})
+        if library and given.other_python:
+            paths = [str(given.other_python.resolve()), env.get("PYTHONPATH", "")]
+            env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         self._process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -141,6 +166,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--step", required=True)
     parser.add_argument("--ways", nargs="+", choices=WAYS[1:], default=WAYS[1:])
     parser.add_argument("--other", type=Path, help="another build of the library, to compare with")
+    parser.add_argument("--other-python", type=Path, help="the Python package that goes with it")
+    parser.add_argument("--ratio", type=float, default=2.0, help="of `planned`: the peak over it")
+    parser.add_argument("--read-loss", action="store_true", help="in every step, as loops often do")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8, help="in one turn")
     parser.add_argument("--cores", type=int, default=4, help="that all use")
@@ -172,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     for way in ways:
         over = {
             key: [row[key] / base[key] - 1 for row, base in zip(way.rows, plain, strict=True)]
-            for key in ("ms", "cpu_ms", "loop_ms")
+            for key in ("ms", "least_ms", "cpu_ms", "loop_ms")
         }
         medians = {key: statistics.median(row[key] for row in way.rows) for key in way.rows[0]}
         report[way.name] = (
@@ -183,8 +211,9 @@ def main(argv: list[str] | None = None) -> int:
         report[way.name]["rows"] = way.rows
         print(
             f"{given.step} {way.name}: {medians['ms']:.1f} ms "
-            f"({statistics.median(over['ms']):+.1%}), CPU {medians['cpu_ms']:.1f} ms "
-            f"({statistics.median(over['cpu_ms']):+.1%}), "
+            f"({statistics.median(over['ms']):+.1%}; least {medians['least_ms']:.1f}, "
+            f"{statistics.median(over['least_ms']):+.1%}), CPU {medians['cpu_ms']:.1f} ms "
+            f"({statistics.median(over['cpu_ms']):+.1%}), for cores {medians['waited_ms']:.1f} ms, "
             f"loop of Python {medians['loop_ms']:.1f} ms; "
             f"predicted {way.facts.get('predicted_ms')}",
             flush=True,
@@ -193,6 +222,7 @@ def main(argv: list[str] | None = None) -> int:
         commit, dirty = records.commit()
         kind = "cpu" if (given.device or "").startswith("cpu") else "cuda"
         facts = {"step": given.step, "machine": records.machine(kind), "cores": given.cores}
+        facts |= {"ratio": given.ratio, "read_loss": given.read_loss}
         facts |= {"commit": commit, "commit_dirty": dirty, "ways": report}
         records.write(facts, given.out)
     return 0

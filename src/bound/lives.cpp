@@ -9,7 +9,8 @@ namespace lms {
 namespace {
 
 bool is_list_operator(const std::string& name) {
-  return name.find("_foreach_") != std::string::npos || name.find("_fused_") != std::string::npos;
+  return name.find("_foreach_") != std::string::npos || name.find("_fused_") != std::string::npos ||
+         name.starts_with("lms::list_pass");
 }
 
 /// What happens to one block, in order.

@@ -31,6 +31,9 @@ class Sets {
   Ids parents_;
 };
 
+/// Several operators over lists that have run as one.
+constexpr std::string_view kListPass = "lms::list_pass";
+
 class UpdateFinder {
  public:
   UpdateFinder(const Trace& trace, MayWait may_wait)
@@ -94,7 +97,8 @@ class UpdateFinder {
   /// The positions of the operator's lists: those of weights, of gradients, and of state, one after
   /// the other. Nothing if they are not alike.
   [[nodiscard]] std::vector<UpdatePart> parts_of(const TraceOperator& op) const {
-    const bool fused = op.name.find("_fused_") != std::string::npos;
+    const bool pass = op.name.starts_with(kListPass);
+    const bool fused = pass || op.name.find("_fused_") != std::string::npos;
     const auto born = [&](TraceBlockId id) { return !trace_.blocks[id].lasts(); };
     const std::size_t count = fused
                                   ? static_cast<std::size_t>(std::ranges::count_if(op.reads, born))
@@ -102,12 +106,15 @@ class UpdateFinder {
     if (count == 0 || op.reads.empty() || op.reads.size() % count != 0) return {};
     if (fused && op.reads.size() < 2 * count) return {};
     if (!fused && op.writes.size() % count + op.allocs.size() % count != 0) return {};
+    // Which of the lists is that of gradients; in a pass, which has those first that it writes, any.
+    const auto first_born = std::ranges::find_if(op.reads, born) - op.reads.begin();
+    const std::size_t gradients = pass ? static_cast<std::size_t>(first_born) / count : 1;
     std::vector<UpdatePart> parts(count);
     double all = 0;
     std::vector<double> bytes(count, 0);
     for (std::size_t i = 0; i < op.reads.size(); ++i) {
       const TraceBlockId id = op.reads[i];
-      if (fused && born(id) != (i / count == 1)) return {};
+      if (fused && born(id) != (i / count == gradients)) return {};
       parts[i % count].reads.push_back(id);
       if (is_among(op.writes, id)) parts[i % count].writes.push_back(id);
       bytes[i % count] += static_cast<double>(trace_.blocks[id].bytes);

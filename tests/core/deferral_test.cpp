@@ -20,7 +20,8 @@ constexpr LinkModel kUnitLink = {
     .out_bytes_per_ms = 1, .in_bytes_per_ms = 1, .both_bytes_per_ms = 1};
 
 bool may_wait(std::string_view name) {
-  return name.starts_with("aten::_fused_") || name.starts_with("aten::_foreach_");
+  return name.starts_with("aten::_fused_") || name.starts_with("aten::_foreach_") ||
+         name.starts_with("lms::list_pass");
 }
 
 /// Two weights with state: used forward, used backward, updated by one operator. `kept`: the
@@ -97,6 +98,25 @@ TEST(DeferredUpdates, WaitForTheNextStepsFirstUse) {
     EXPECT_EQ(rest.ms, 2);
     // The second gradient lives on, the first as long as it did.
     EXPECT_EQ(order.live_bytes().front(), t.trace.live_bytes().front() + (kept ? 0 : 20));
+  }
+}
+
+/// Operators over lists that ran in one pass: what it writes comes first, so the list of gradients
+/// may be any.
+TEST(DeferredUpdates, APassIsAnUpdate) {
+  for (const bool gradients_last : {true, false}) {
+    TwoWeights t = two_weights(/*kept=*/false);
+    TraceOperator& update = t.trace.operators[5];
+    update.name = "lms::list_pass";
+    if (gradients_last) update.reads = {t.w1, t.w2, t.s1, t.s2, t.g1, t.g2};
+    const auto updates = deferrable_updates(t.trace, may_wait);
+    ASSERT_EQ(updates.size(), 2U);
+    EXPECT_EQ(updates[0].gradient, t.g1);
+    EXPECT_EQ(updates[0].written, (std::vector{t.w1, t.s1}));
+    EXPECT_EQ(updates[1].wanted_by, 2U);
+    EXPECT_EQ(updates[1].bytes, 60);
+    update.reads = {t.w1, t.g1, t.w2, t.g2, t.s1, t.s2};
+    EXPECT_TRUE(deferrable_updates(t.trace, may_wait).empty()) << "no lists one after the other";
   }
 }
 

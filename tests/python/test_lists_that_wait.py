@@ -16,6 +16,11 @@ def test_lists_that_wait(device: str) -> None:
     _run("lists_that_wait.py", device, "not alone")
 
 
+def test_in_one_pass() -> None:
+    """What waits on the same tensors runs as one operator; without a GPU, of the parts' own."""
+    _run("lists_that_wait.py", "cpu", "not alone", TEST_LIST_PASSES="1")
+
+
 @DEVICES
 def test_lists_at_the_call(device: str) -> None:
     _run("lists_at_the_call.py", device, "not alone")
@@ -28,5 +33,5 @@ def test_what_a_plan_chooses(device: str) -> None:
     _run("lists_that_wait.py", device, "alone")
 
 
-def _run(file: str, device: str, marks: str) -> None:
-    run_tests(file, "-m", marks, TEST_WHOLE_LISTS="1", TEST_DEVICE=device)
+def _run(file: str, device: str, marks: str, **variables: str) -> None:
+    run_tests(file, "-m", marks, TEST_WHOLE_LISTS="1", TEST_DEVICE=device, **variables)

@@ -58,6 +58,7 @@ CudaManager::CudaManager(int index)
       pilot_device_(*this, memory_, device_),
       engine_({}, mover_, std::make_unique<LruPolicy>(), &memory_) {
   fused_ = make_fused_rules(device_, kernels_);
+  pass_kernels_ = std::make_unique<PassKernels>(kernels_);
 }
 
 void CudaManager::start(const Options& settings) {

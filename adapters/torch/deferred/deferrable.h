@@ -53,6 +53,7 @@ struct Part {
   const ThreadState* brief_for = nullptr;
   bool waits = false;  ///< it has been called, and has neither run nor been given up
   bool runs = false;   ///< a thread is running it
+  bool alone = false;  ///< it did not run in one pass with those that follow
 };
 
 /// Which positions are to wait, if they may.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "adapters/torch/deferred/list_passes.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/operators/numerics.h"
 #include "adapters/torch/replay/replay.h"
@@ -51,7 +52,8 @@ MayWait Deferred::put_off_by_plan(Mode mode) {
   if (mode != Mode::kLists) return nullptr;
   return [](std::string_view name) {
     const Deferral rule = deferral_rule(name);
-    return rule != Deferral::kNever && rule != Deferral::kElements && rule != Deferral::kRows;
+    return (rule != Deferral::kNever && rule != Deferral::kElements && rule != Deferral::kRows) ||
+           name.starts_with(ListPass::kOperator);
   };
 }
 
@@ -387,7 +389,8 @@ Deferred::Stats Deferred::stats() {
               .bytes = 0,
               .in_lists = in_lists_,
               .waited_us = std::chrono::duration_cast<Microseconds>(waited_).count(),
-              .rows = in_rows_};
+              .rows = in_rows_,
+              .in_passes = in_passes_};
   for (const auto& [storage, row] : by_storage_) {
     const bool waits = std::ranges::any_of(
         row, [](const Waiting& one) { return one.part->brief_for == nullptr && !one.part->rows; });

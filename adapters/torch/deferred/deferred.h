@@ -23,6 +23,8 @@
 
 namespace lms::torch {
 
+class ListPass;
+
 /// What waits is to an operator that is about to run.
 enum class Concern : std::uint8_t {
   kNothing,
@@ -106,6 +108,7 @@ class Deferred {
     std::int64_t in_lists = 0;   ///< beside these: parts that have waited for the next operators
     std::int64_t waited_us = 0;  ///< from call to run on the host's clock, of those that have run
     std::int64_t rows = 0;       ///< beside these: operators whose result has waited to be used
+    std::int64_t in_passes = 0;  ///< of all: that have run in one pass with others
   };
   [[nodiscard]] Stats stats();
 
@@ -168,6 +171,12 @@ class Deferred {
   /// Runs parts as long as there are any. The lock is let go while one runs.
   void run_until(std::unique_lock<std::mutex>& lock, c10::function_ref<PartPtrs()> next);
   void run_one(std::unique_lock<std::mutex>& lock, PartPtr part);
+  /// Runs the first of these, and as many of those that follow as run in one pass with it. How many
+  /// they were: 0 or 2 and more.
+  std::size_t run_in_pass(std::unique_lock<std::mutex>& lock, std::span<PartPtr> parts);
+  bool run(ListPass& pass);
+  /// It has run, or nobody wants it to.
+  void end(const PartPtr& part);
   [[nodiscard]] bool cuts_short(std::span<const StorageUse> uses) const;
   void run(const Part& part);
   /// The tensors that waited for what has been made get its memory.
@@ -206,6 +215,7 @@ class Deferred {
   std::int64_t parts_ = 0;
   std::int64_t in_lists_ = 0;
   std::int64_t in_rows_ = 0;
+  std::int64_t in_passes_ = 0;
   /// Kinds of results that somebody has wanted as a whole, with nobody before.
   std::unordered_set<std::uint64_t> wanted_whole_;
   bool said_ = false;

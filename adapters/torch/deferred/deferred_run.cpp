@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <utility>
 
 #include "adapters/torch/deferred/deferred.h"
+#include "adapters/torch/deferred/list_passes.h"
 #include "adapters/torch/errors.h"
 #include "adapters/torch/operators/numerics.h"
 #include "adapters/torch/python_lock.h"
@@ -69,6 +72,16 @@ class PartScope {
   const c10::impl::ExcludeDispatchKeyGuard below_;
   const c10::impl::DisablePythonDispatcher no_python_;
 };
+
+/// A pass uses all of its tensors at once: no more than this part of the limit, which leaves the
+/// next one's room to come.
+constexpr Bytes kPassOfLimit = 4;
+
+/// For tests, where there are no kernels: a pass is its parts' operators, one after the other.
+bool passes_by_operators() {
+  static const bool by_operators = std::getenv("TEST_LIST_PASSES") != nullptr;
+  return by_operators;
+}
 
 /// It has been made below, as there was no room.
 bool lies_below(DeviceManager& manager, c10::StorageImpl& storage) {
@@ -172,13 +185,12 @@ void Deferred::run_some() {
 void Deferred::run_until(std::unique_lock<std::mutex>& lock, c10::function_ref<PartPtrs()> next) {
   // What others call meanwhile comes after these; what they run need not run again.
   for (PartPtrs parts = next(); !parts.empty(); parts = next()) {
-    for (PartPtr& part : parts) {
-      while (part->waits) {
-        if (part->runs) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      while (parts[i] != nullptr && parts[i]->waits) {
+        if (parts[i]->runs) {
           wait(lock);
-        } else {
-          run_one(lock, std::move(part));
-          break;
+        } else if (run_in_pass(lock, std::span(parts).subspan(i)) == 0) {
+          run_one(lock, std::move(parts[i]));
         }
       }
     }
@@ -215,17 +227,66 @@ void Deferred::run_one(std::unique_lock<std::mutex>& lock, PartPtr part) {
   }
   lock.lock();
   part->runs = false;
-  if (done) {
-    if (part->brief_for == nullptr && !part->rows)
-      waited_ += std::chrono::steady_clock::now() - part->called;
-    note_late(*part);
-    remove(part);
-  }
+  if (done) end(part);
   ended_.notify_all();
   lock.unlock();
   part.reset();  // perhaps the last that holds a gradient
   if (error) std::rethrow_exception(error);
   lock.lock();
+}
+
+void Deferred::end(const PartPtr& part) {
+  if (part->brief_for == nullptr && !part->rows)
+    waited_ += std::chrono::steady_clock::now() - part->called;
+  note_late(*part);
+  remove(part);
+}
+
+std::size_t Deferred::run_in_pass(std::unique_lock<std::mutex>& lock, std::span<PartPtr> parts) {
+  PassKernels* const kernels = manager_.pass_kernels();
+  if (!passes_by_operators() && (kernels == nullptr || !kernels->available())) return 0;
+  if (parts.size() < 2 || parts.front()->alone || manager_.capturing()) return 0;
+  auto pass = ListPass::of(parts, manager_.limit() / kPassOfLimit);
+  if (!pass) return 0;
+  const std::span<PartPtr> taken = parts.first(pass->parts());
+  for (const PartPtr& part : taken) part->runs = true;
+  lock.unlock();
+  bool done = false;
+  std::exception_ptr error;
+  try {
+    done = run(*pass);
+  } catch (const std::exception&) {
+    // Alone they need less at once, and say themselves what is wrong.
+    done = pass->has_run();
+    if (done) error = std::current_exception();
+  }
+  pass.reset();
+  lock.lock();
+  for (const PartPtr& part : taken) {
+    part->runs = false;
+    part->alone = true;
+    if (done) end(part);
+  }
+  if (done) in_passes_ += static_cast<std::int64_t>(taken.size());
+  ended_.notify_all();
+  if (!done) return 0;
+  lock.unlock();
+  for (PartPtr& part : taken) part.reset();
+  if (error) std::rethrow_exception(error);
+  lock.lock();
+  return taken.size();
+}
+
+bool Deferred::run(ListPass& pass) {
+  PassKernels* const kernels = passes_by_operators() ? nullptr : manager_.pass_kernels();
+  bool done = false;
+  manager_.in_order([&] {
+    const PartScope scope(pass.first());
+    if (kernels != nullptr && !pass.may_run(*kernels)) return;
+    done = pass.run(kernels);
+    pass.for_each_use([&](const StorageUse& use) { manager_.used_late(*use.storage); });
+  });
+  return done;
 }
 
 bool Deferred::run_rows(const Part& part) {

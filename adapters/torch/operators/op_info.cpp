@@ -158,7 +158,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.reads_geometry = info.kind == OpKind::kPlain && reads_geometry(info.name);
 
   // Outside ATen a schema is a promise that nobody checks.
-  const bool trusted = starts_with_any(info.name, {"aten::", "prims::"});
+  const bool trusted = starts_with_any(info.name, {"aten::", "prims::", "lms::list_pass"});
   info.ends_alone = trusted;
   info.goes_on = is_collective(info.name);
   info.may_go_unseen = info.name == "lms_extension::call";
@@ -188,6 +188,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.completes_results = trusted && info.kind == OpKind::kPlain && !is_factory(info.name);
   if (trusted && info.kind == OpKind::kPlain) info.rerun = rerun_rule(op);
   if (trusted && !is_keep_key(key)) info.deferral = deferral_rule(info.name);
+  info.step = pass_step(info.name);
   info.locks = info.random || info.generator != OpInfo::kNoArgument ||
                info.name.find("_fft_") != std::string::npos;
   info.may_rerun = !writes_any && !info.random && info.kind == OpKind::kPlain;

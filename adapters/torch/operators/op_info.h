@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "adapters/torch/operators/deferral.h"
+#include "adapters/torch/operators/pass_step.h"
 #include "adapters/torch/operators/repeatable.h"
 
 namespace lms::torch {
@@ -53,6 +54,7 @@ struct OpInfo {
   bool makes_once = false;
   Rerun rerun = Rerun::kNever;  ///< what is known of running it again after a success
   Deferral deferral = Deferral::kNever;
+  PassStep step;  ///< what it is in one pass with others
   FusedRole fused;
   CutRule cut = nullptr;  ///< how it can run in parts (slices/cut.h); null: it cannot
   InPlaceRule in_place = InPlaceRule::kNever;
