@@ -52,7 +52,7 @@ def work(given: argparse.Namespace) -> None:
     from bench.steps import StepOptions, configure
 
     device = torch.device(given.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
-    options = StepOptions(tiny=given.tiny)
+    options = StepOptions(tiny=given.tiny, optimizer=given.optimizer)
     configure(given.step, options)
     setting = Setting(given.step, options, device, plan_seconds=given.plan_seconds)
 
@@ -117,6 +117,7 @@ class Way:
         command += ["--steps", str(given.steps), "--plan-seconds", str(given.plan_seconds)]
         command += ["--peak", str(peak)] + (["--tiny"] if given.tiny else [])
         command += ["--device", given.device] if given.device else []
+        command += ["--optimizer", given.optimizer]
         command += ["--ratio", str(given.ratio)] + (["--read-loss"] if given.read_loss else [])
         env = dict(os.environ) | ({"LMS_LIBRARY": str(library.resolve())} if library else {})
         if library and given.other_python:
@@ -169,6 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--other-python", type=Path, help="the Python package that goes with it")
     parser.add_argument("--ratio", type=float, default=2.0, help="of `planned`: the peak over it")
     parser.add_argument("--read-loss", action="store_true", help="in every step, as loops often do")
+    parser.add_argument("--optimizer", default="default", help="fused, foreach or forloop")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8, help="in one turn")
     parser.add_argument("--cores", type=int, default=4, help="that all use")
@@ -223,6 +225,7 @@ def main(argv: list[str] | None = None) -> int:
         kind = "cpu" if (given.device or "").startswith("cpu") else "cuda"
         facts = {"step": given.step, "machine": records.machine(kind), "cores": given.cores}
         facts |= {"ratio": given.ratio, "read_loss": given.read_loss}
+        facts |= {"optimizer": given.optimizer}
         facts |= {"commit": commit, "commit_dirty": dirty, "ways": report}
         records.write(facts, given.out)
     return 0

@@ -255,7 +255,7 @@ std::size_t Deferred::run_in_pass(std::unique_lock<std::mutex>& lock, std::span<
   std::exception_ptr error;
   try {
     done = run(*pass);
-  } catch (const std::exception&) {
+  } catch (...) {
     // Alone they need less at once, and say themselves what is wrong.
     done = pass->has_run();
     if (done) error = std::current_exception();

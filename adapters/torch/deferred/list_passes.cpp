@@ -361,6 +361,7 @@ void ListPass::compute_here() {
       positions[k].addresses.push_back(const_cast<void*>(tensor.const_data_ptr()));
     }
   }
+  has_run_ = true;  // also where it throws: some of it may have been queued
   has_run_ = kernels_->run(program_, positions);
 }
 

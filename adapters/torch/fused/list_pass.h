@@ -68,6 +68,7 @@ class PassKernels {
   /// one thread, where it is not known yet; what it throws is thrown, and it stays unknown.
   [[nodiscard]] bool may_run(const PassProgram& program, const std::function<bool()>& try_out);
   /// Queues it on the current stream. False: nothing was queued, and nothing will be, for good.
+  /// Throws Error where some of it was.
   [[nodiscard]] bool run(const PassProgram& program, std::span<const PassPosition> positions);
 
   /// For tests: the kernel's source.
