@@ -22,6 +22,12 @@ def test_in_one_pass() -> None:
 
 
 @DEVICES
+def test_random_passes(device: str) -> None:
+    """Of all kinds of operators, numbers and types."""
+    _run("passes_at_random.py", device, "", TEST_LIST_PASSES="1" if device == "cpu" else None)
+
+
+@DEVICES
 def test_lists_at_the_call(device: str) -> None:
     _run("lists_at_the_call.py", device, "not alone")
 
@@ -33,5 +39,6 @@ def test_what_a_plan_chooses(device: str) -> None:
     _run("lists_that_wait.py", device, "alone")
 
 
-def _run(file: str, device: str, marks: str, **variables: str) -> None:
-    run_tests(file, "-m", marks, TEST_WHOLE_LISTS="1", TEST_DEVICE=device, **variables)
+def _run(file: str, device: str, marks: str, **variables: str | None) -> None:
+    given = {name: value for name, value in variables.items() if value is not None}
+    run_tests(file, "-m", marks, TEST_WHOLE_LISTS="1", TEST_DEVICE=device, **given)

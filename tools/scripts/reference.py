@@ -110,6 +110,8 @@ CALLS = {
     "need_of": "what an out-of-memory error of LMS with this text is about: `operator`, `bytes`, "
     "`least_limit`, and which memory is `full`, `device` or `below`; empty of other errors",
     "info": "versions, and what was built in",
+    "list_pass": "operators over lists that waited, in one pass over memory; LMS's own, and an "
+    "error for anybody else",
     "measure_link": "four: GB/s to the host, to the device, and each way with both at once; GiB/s "
     "of pinning",
 }
