@@ -106,7 +106,8 @@ class UpdateFinder {
     if (count == 0 || op.reads.empty() || op.reads.size() % count != 0) return {};
     if (fused && op.reads.size() < 2 * count) return {};
     if (!fused && op.writes.size() % count + op.allocs.size() % count != 0) return {};
-    // Which of the lists is that of gradients; in a pass, which has those first that it writes, any.
+    // Which of the lists is that of gradients; in a pass, which has those first that it writes,
+    // any.
     const auto first_born = std::ranges::find_if(op.reads, born) - op.reads.begin();
     const std::size_t gradients = pass ? static_cast<std::size_t>(first_born) / count : 1;
     std::vector<UpdatePart> parts(count);

@@ -21,7 +21,7 @@ from stress.registry import seed
 import torch_lms
 
 DEVICE = os.environ.get("TEST_DEVICE", "cpu")
-WIDTH = {"cpu": 128, "cuda": 1024}[DEVICE]
+WIDTH = {"cpu": 128, "cuda": 1536}[DEVICE]
 LAYERS = 12
 # Parts that follow each other run in one pass over memory.
 PASSES = DEVICE == "cuda" or "TEST_LIST_PASSES" in os.environ

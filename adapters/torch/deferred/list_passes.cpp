@@ -187,8 +187,8 @@ bool ListPass::is_wanted_by_others() const {
   for (const auto& part : parts_) {
     for (const StorageUse& use : part->uses) {
       const auto place = places_.find(use.storage);
-      const bool made = place != places_.end() &&
-                        program_.registers[place->second.first] == Place::kMade;
+      const bool made =
+          place != places_.end() && program_.registers[place->second.first] == Place::kMade;
       if (made) ++ours[use.storage];
     }
   }
@@ -237,8 +237,10 @@ bool ListPass::same_bits(PassKernels& kernels, std::optional<double> number) con
     }
     if (!one) {
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
-      const std::array odd{0.0F, -0.0F, kInfinity, -kInfinity, std::nanf(""), 1e-42F, -1e-40F, 3e38F};
-      for (std::size_t i = 0; i < 512; ++i) values[i] = odd.at((i >> (2 * (which % 4))) % odd.size());
+      const std::array odd{0.0F,          -0.0F,  kInfinity, -kInfinity,
+                           std::nanf(""), 1e-42F, -1e-40F,   3e38F};
+      for (std::size_t i = 0; i < 512; ++i)
+        values[i] = odd.at((i >> (2 * (which % 4))) % odd.size());
     }
     at::Tensor host = at::empty({static_cast<std::int64_t>(values.size())}, at::kFloat);
     std::ranges::copy(values, host.mutable_data_ptr<float>());

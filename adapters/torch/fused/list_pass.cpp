@@ -165,8 +165,8 @@ std::string PassKernels::source_of(const PassProgram& program) {
       addresses += "  const float r" + which + " = widened(*p" + which + ");\n";
       continue;
     }
-    load += "      const Vector v" + which + " = reinterpret_cast<const Vector*>(p" + which +
-            ")[i];\n";
+    load +=
+        "      const Vector v" + which + " = reinterpret_cast<const Vector*>(p" + which + ")[i];\n";
     before += "        float r" + which + " = widened(v" + which + ".of[k]);\n";
     if (place != PassProgram::Place::kWritten) continue;
     load += "      Vector w" + which + ";\n";
@@ -174,8 +174,8 @@ std::string PassKernels::source_of(const PassProgram& program) {
     store += "      reinterpret_cast<Vector*>(p" + which + ")[i] = w" + which + ";\n";
   }
   for (std::uint8_t n = 0; n < program.numbers; ++n) {
-    addresses += "  const float n" + std::to_string(n) + " = at.numbers[p][" + std::to_string(n) +
-                 "];\n";
+    addresses +=
+        "  const float n" + std::to_string(n) + " = at.numbers[p][" + std::to_string(n) + "];\n";
   }
   for (const PassProgram::Step& step : program.steps) {
     steps += "        " + reg(step.to) + " = rounded(" + expression(step) + ");\n";
@@ -210,12 +210,12 @@ Kernels::Kernel PassKernels::kernel_for(const PassProgram& program, bool vectors
   const std::size_t type = program.type == c10::ScalarType::Float  ? 2
                            : program.type == c10::ScalarType::Half ? 1
                                                                    : 0;
-  return made_[key] = kernels_.make(
-             source_of(program).c_str(), "list_pass",
-             {"--std=c++17", "--fmad=false", "--ftz=false", define("TYPE", type),
-              define("LANES", lanes), define("THREADS", kThreads), define("ROUNDS", kRounds),
-              define("POSITIONS", kPositions), define("ADDRESSES", kMostAddresses),
-              define("NUMBERS", kMostNumbers)});
+  return made_[key] =
+             kernels_.make(source_of(program).c_str(), "list_pass",
+                           {"--std=c++17", "--fmad=false", "--ftz=false", define("TYPE", type),
+                            define("LANES", lanes), define("THREADS", kThreads),
+                            define("ROUNDS", kRounds), define("POSITIONS", kPositions),
+                            define("ADDRESSES", kMostAddresses), define("NUMBERS", kMostNumbers)});
 }
 
 bool PassKernels::may_run(const PassProgram& program, const std::function<bool()>& try_out) {
@@ -236,8 +236,7 @@ bool PassKernels::run(const PassProgram& program, std::span<const PassPosition> 
   bool queued = false;
   try {
     for (std::size_t begin = 0; begin < positions.size(); begin += kPositions) {
-      const auto some =
-          positions.subspan(begin, std::min(kPositions, positions.size() - begin));
+      const auto some = positions.subspan(begin, std::min(kPositions, positions.size() - begin));
       const std::uint32_t lanes =
           static_cast<std::uint32_t>(Kernels::kVectorBytes) / bytes_of(program.type);
       bool vectors = true;
