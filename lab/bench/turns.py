@@ -13,6 +13,7 @@ plain run with its neighbours.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -101,7 +102,7 @@ def work(given: argparse.Namespace) -> None:
         for _ in range(host.WARMUP):
             one(step)
         if planned:
-            host.settle(torch_lms, device, lambda: one(step))
+            host.settle(torch_lms, device, functools.partial(one, step))
         serve(step, predicted_ms=torch_lms.memory_stats()["plan.predicted_us"] / 1e3)
         del step
 
