@@ -67,8 +67,8 @@ TABLE: tuple[Statistic, ...] = (
               "us"),
     Statistic("deferred.in_lists", "positions of operators over lists that waited for the "
               "operators that follow (deferred_updates)"),
-    Statistic("deferred.in_passes", "of all that waited: what ran in one pass over memory with the "
-              "operators that follow"),
+    Statistic("deferred.in_passes", "parts of operators over lists that ran in one pass over "
+              "memory with others"),
     Statistic("deferred.in_rows", "operators whose result waited for whoever uses it, row by row "
               "perhaps (slices)"),
     Statistic("slices.operators", "operators run in slices, as they did not fit as a whole",

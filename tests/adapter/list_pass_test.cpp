@@ -54,9 +54,9 @@ class RecordingKernels final : public Kernels {
 /// a = a + 2 · b, then a = a / sqrt(a).
 PassProgram program(c10::ScalarType type = c10::kFloat) {
   return {.type = type,
-          .steps = {{StepKind::kAdd, 0, 0, 1, kNone, 0},
-                    {StepKind::kSqrt, 2, 0, kNone, kNone, kNone},
-                    {StepKind::kDiv, 0, 0, 2, kNone, kNone}},
+          .steps = {{StepKind::kAdd, 0, 0, 1, kNone, 0, false},
+                    {StepKind::kSqrt, 2, 0, kNone, kNone, kNone, false},
+                    {StepKind::kDiv, 0, 0, 2, kNone, kNone, false}},
           .registers = {Place::kWritten, Place::kRead, Place::kMade},
           .numbers = 1};
 }
@@ -118,7 +118,7 @@ TEST(ListPass, WhatIsMadeLiesNowhere) {
 
 TEST(ListPass, OneNumberInMemoryForAll) {
   PassProgram scaled = program();
-  scaled.steps = {{StepKind::kMul, 0, 0, 1, kNone, kNone}};
+  scaled.steps = {{StepKind::kMul, 0, 0, 1, kNone, kNone, false}};
   scaled.registers = {Place::kWritten, Place::kOne};
   scaled.numbers = 0;
   const std::string source = PassKernels::source_of(scaled);

@@ -53,7 +53,7 @@ struct Part {
   const ThreadState* brief_for = nullptr;
   bool waits = false;  ///< it has been called, and has neither run nor been given up
   bool runs = false;   ///< a thread is running it
-  bool alone = false;  ///< it did not run in one pass with those that follow
+  bool alone = false;  ///< whether it can run in one pass with those that follow has been tried
 };
 
 /// Which positions are to wait, if they may.

@@ -175,7 +175,7 @@ class Deferred {
   /// they were: 0 or 2 and more.
   std::size_t run_in_pass(std::unique_lock<std::mutex>& lock, std::span<PartPtr> parts);
   bool run(ListPass& pass);
-  /// It has run, or nobody wants it to.
+  /// It has run. Under the lock.
   void end(const PartPtr& part);
   [[nodiscard]] bool cuts_short(std::span<const StorageUse> uses) const;
   void run(const Part& part);

@@ -1,6 +1,7 @@
 // Whoever is about to look, and the parts that run for it.
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
@@ -280,6 +281,7 @@ std::size_t Deferred::run_in_pass(std::unique_lock<std::mutex>& lock, std::span<
 bool Deferred::run(ListPass& pass) {
   PassKernels* const kernels = passes_by_operators() ? nullptr : manager_.pass_kernels();
   bool done = false;
+  const c10::DeviceGuard guard(manager_.device());  // PyTorch's own kernels have one each
   manager_.in_order([&] {
     const PartScope scope(pass.first());
     if (kernels != nullptr && !pass.may_run(*kernels)) return;

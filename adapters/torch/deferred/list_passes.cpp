@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "adapters/torch/operators/call.h"
@@ -57,6 +59,23 @@ std::optional<double> real(const c10::IValue& value) {
 
 bool in_memory(Place place) { return place != Place::kMade; }
 
+/// Half of them of moderate size, a quarter of any, and a quarter odd ones, so that all pairs of
+/// these meet in two lists, and each meets an ordinary one.
+float any_float(std::minstd_rand& random) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr std::array kOdd{
+      0.0F,   -0.0F,   kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(),
+      1e-42F, -1e-40F, 3e38F};
+  const auto draw = [&](int below) {
+    return static_cast<int>(random() >> 8) % below;  // its lowest bits are the least random
+  };
+  const int kind = draw(4);
+  if (kind == 0) return kOdd.at(static_cast<std::size_t>(draw(kOdd.size())));
+  const int exponent = kind == 1 ? draw(250) - 126 : draw(24) - 12;
+  const float mantissa = 1.0F + static_cast<float>(draw(1 << 20)) / static_cast<float>(1 << 20);
+  return std::ldexp(draw(2) == 0 ? mantissa : -mantissa, exponent);
+}
+
 }  // namespace
 
 std::optional<ListPass> ListPass::of(std::span<const std::shared_ptr<Part>> parts, Bytes most) {
@@ -64,7 +83,8 @@ std::optional<ListPass> ListPass::of(std::span<const std::shared_ptr<Part>> part
   for (const auto& part : parts) {
     if (!pass.take(part)) break;
   }
-  if (pass.parts_.size() < 2 || pass.is_wanted_by_others() || pass.bytes() > most) {
+  if (pass.parts_.size() < 2 || !pass.is_connected() || pass.is_wanted_by_others() ||
+      pass.bytes() > most) {
     return std::nullopt;
   }
   return pass;
@@ -124,7 +144,8 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
   };
 
   PassProgram::Step taken{step.kind,          PassProgram::kNone, PassProgram::kNone,
-                          PassProgram::kNone, PassProgram::kNone, PassProgram::kNone};
+                          PassProgram::kNone, PassProgram::kNone, PassProgram::kNone,
+                          /*each=*/false};
   const std::array operands{&taken.a, &taken.b, &taken.c};
   for (std::size_t i = 0; i < step.lists; ++i) {
     if (lists[i].size() != count) return false;
@@ -156,6 +177,7 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
       numbers.push_back(*number);
     }
     taken.number = program_.numbers;
+    taken.each = each;
   }
   if (part->makes.empty()) {
     taken.to = taken.a;
@@ -179,6 +201,21 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
   parts_.push_back(part);
   accepted = true;
   return true;
+}
+
+/// What several pieces run, call by call, is not one pass: it would read nothing less often.
+bool ListPass::is_connected() const {
+  std::vector<std::uint8_t> of(program_.registers.size());
+  std::iota(of.begin(), of.end(), std::uint8_t{0});
+  const auto join = [&](std::uint8_t one, std::uint8_t other) {
+    if (other == PassProgram::kNone) return;
+    const std::uint8_t from = of[other];
+    std::ranges::replace(of, from, of[one]);
+  };
+  for (const PassProgram::Step& step : program_.steps) {
+    for (const std::uint8_t operand : {step.b, step.c, step.to}) join(step.a, operand);
+  }
+  return std::ranges::all_of(of, [&](std::uint8_t set) { return set == of.front(); });
 }
 
 bool ListPass::is_wanted_by_others() const {
@@ -209,76 +246,43 @@ Bytes ListPass::bytes() const {
 bool ListPass::may_run(PassKernels& kernels) const {
   return kernels.may_run(program_, [&] {
     const ReplayScope scope({});
-    // Numbers of all the kinds that kernels tell apart, beside those of the call.
+    // Numbers of all the kinds that kernels tell apart, beside those of the call; and lists that go
+    // through memory by vectors, or cannot.
+    constexpr std::int64_t kEven = 4096;
     for (const std::optional<double> number :
          {std::optional<double>(), std::optional(1.0), std::optional(0.25), std::optional(-0.75)}) {
-      if (!same_bits(kernels, number)) return false;
+      for (const std::int64_t elements : {kEven, kEven + 3}) {
+        if (!same_bits(kernels, elements, number)) return false;
+      }
     }
     return true;
   });
 }
 
-bool ListPass::same_bits(PassKernels& kernels, std::optional<double> number) const {
-  // Of many sizes, signs and exponents; infinite ones, and what is no number.
-  constexpr std::int64_t kElements = 4096 + 3;
+bool ListPass::same_bits(PassKernels& kernels, std::int64_t elements,
+                         std::optional<double> number) const {
   const at::Tensor& like = tensors_.front().front();
   std::vector<std::vector<at::Tensor>> by_operators(tensors_.size());
+  PassPosition position{.elements = static_cast<std::uint64_t>(elements)};
   std::vector<std::vector<at::Tensor>> by_kernel(tensors_.size());
-  std::uint32_t state = 12345;
+  std::minstd_rand random(12345);
   for (std::size_t which = 0; which < tensors_.size(); ++which) {
-    if (program_.registers[which] == Place::kMade) continue;
-    const bool one = program_.registers[which] == Place::kOne;
-    std::vector<float> values(one ? 1 : kElements);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      state = state * 1664525U + 1013904223U;
-      const int exponent = static_cast<int>((state >> 8) % 41) - 30;
-      const float mantissa = 1.0F + static_cast<float>(state >> 12) / static_cast<float>(1U << 20);
-      values[i] = std::ldexp((state & 16U) != 0 ? -mantissa : mantissa, exponent);
-    }
-    if (!one) {
-      constexpr float kInfinity = std::numeric_limits<float>::infinity();
-      const std::array odd{0.0F,          -0.0F,  kInfinity, -kInfinity,
-                           std::nanf(""), 1e-42F, -1e-40F,   3e38F};
-      for (std::size_t i = 0; i < 512; ++i)
-        values[i] = odd.at((i >> (2 * (which % 4))) % odd.size());
-    }
-    at::Tensor host = at::empty({static_cast<std::int64_t>(values.size())}, at::kFloat);
-    std::ranges::copy(values, host.mutable_data_ptr<float>());
+    const Place place = program_.registers[which];
+    if (!in_memory(place)) continue;
+    at::Tensor host = at::empty({place == Place::kOne ? 1 : elements}, at::kFloat);
+    std::generate_n(host.mutable_data_ptr<float>(), host.numel(),
+                    [&] { return any_float(random); });
+    if (place == Place::kOne) host = host.reshape({}).fill_(-1.25);
     at::Tensor tensor = host.to(like.scalar_type()).to(like.device());
-    if (one) tensor = tensor.reshape({});
     by_kernel[which] = {tensor.clone()};
     by_operators[which] = {std::move(tensor)};
-  }
-  run_operators(by_operators, 1, number);
-  PassPosition position{.elements = kElements};
-  for (std::size_t which = 0; which < tensors_.size(); ++which) {
-    if (!in_memory(program_.registers[which])) continue;
     position.addresses.push_back(by_kernel[which].front().mutable_data_ptr());
   }
   position.numbers = numbers_.front();
   if (number) std::ranges::fill(position.numbers, *number);
-  // Both kernels: with vectors, and without.
-  PassPosition even = position;
-  even.elements = kElements - 3;
-  for (const PassPosition& some : {even, position}) {
-    if (some.elements == kElements) {
-      const auto rest = kElements - 3;
-      PassPosition tail = position;
-      tail.elements = 3;
-      for (std::size_t which = 0, at = 0; which < tensors_.size(); ++which) {
-        if (!in_memory(program_.registers[which])) continue;
-        auto*& address = tail.addresses[at++];
-        if (program_.registers[which] != Place::kOne) {
-          address = static_cast<std::byte*>(address) +
-                    rest * static_cast<std::int64_t>(like.element_size());
-        }
-      }
-      if (!kernels.run(program_, {&tail, 1})) return false;
-    } else if (!kernels.run(program_, {&some, 1})) {
-      return false;
-    }
-  }
-  const auto type = like.element_size() == 4 ? at::kInt : at::kShort;
+  run_operators(by_operators, 1, number);
+  if (!kernels.run(program_, {&position, 1})) return false;
+  const auto type = like.element_size() == sizeof(float) ? at::kInt : at::kShort;
   for (std::size_t which = 0; which < tensors_.size(); ++which) {
     if (program_.registers[which] != Place::kWritten) continue;
     if (!at::equal(by_operators[which].front().view(type), by_kernel[which].front().view(type))) {

@@ -20,8 +20,9 @@ class ListPass {
   static constexpr std::string_view kOperator = "lms::list_pass";
 
   /// The longest run of such parts at the head of `parts`, which run in this order, with nothing
-  /// between; none if that is less than two, uses more than `most` bytes, or somebody else has what
-  /// they make. Nobody changes the parts meanwhile.
+  /// between; none if that is less than two, has parts that no tensor connects with the others,
+  /// uses more than `most` bytes, or somebody else has what they make. Nobody changes the parts
+  /// meanwhile.
   static std::optional<ListPass> of(std::span<const std::shared_ptr<Part>> parts, Bytes most);
 
   [[nodiscard]] std::size_t parts() const { return parts_.size(); }
@@ -51,13 +52,15 @@ class ListPass {
 
   /// Of the next part; false: it cannot be the next.
   bool take(const std::shared_ptr<Part>& part);
+  [[nodiscard]] bool is_connected() const;
   [[nodiscard]] bool is_wanted_by_others() const;
   [[nodiscard]] Bytes bytes() const;
   void compute_here();
   /// The parts' own operators, one after the other, on other tensors: by register and position.
   void run_operators(std::vector<std::vector<at::Tensor>>& tensors, std::size_t positions,
                      std::optional<double> number) const;
-  [[nodiscard]] bool same_bits(PassKernels& kernels, std::optional<double> number) const;
+  [[nodiscard]] bool same_bits(PassKernels& kernels, std::int64_t elements,
+                               std::optional<double> number) const;
 
   std::vector<std::shared_ptr<Part>> parts_;
   PassProgram program_;

@@ -225,7 +225,8 @@ bool PassKernels::may_run(const PassProgram& program, const std::function<bool()
     return found == known_.end() ? std::nullopt : std::optional(found->second);
   };
   if (const auto answer = known()) return *answer;
-  const std::lock_guard trial(trial_);
+  const std::unique_lock trial(trial_, std::try_to_lock);
+  if (!trial) return false;
   if (const auto answer = known()) return *answer;
   const bool same = try_out();
   const std::lock_guard guard(mutex_);

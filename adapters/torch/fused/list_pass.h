@@ -29,6 +29,7 @@ struct PassProgram {
     std::uint8_t b;
     std::uint8_t c;
     std::uint8_t number;  ///< which one
+    bool each;            ///< one for each position: another kernel of PyTorch's
     auto operator<=>(const Step&) const = default;
   };
   /// Where a register is when the pass begins, and ends.
@@ -64,8 +65,9 @@ class PassKernels {
   [[nodiscard]] bool available() const noexcept {
     return !failed_ && kernels_.multiprocessors() > 0;
   }
-  /// It is known whether the kernel gives the operators' bits, and it does. `try_out` is called, on
-  /// one thread, where it is not known yet; what it throws is thrown, and it stays unknown.
+  /// It is known whether the kernel gives the operators' bits, and it does. `try_out` is called
+  /// where it is not known yet; what it throws is thrown, and it stays unknown. False as well while
+  /// another thread tries something out: nobody waits for that.
   [[nodiscard]] bool may_run(const PassProgram& program, const std::function<bool()>& try_out);
   /// Queues it on the current stream. False: nothing was queued, and nothing will be, for good.
   /// Throws Error where some of it was.
@@ -80,7 +82,7 @@ class PassKernels {
   Kernels& kernels_;
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  ///< guards `made_` and `known_`
-  std::mutex trial_;  ///< one at a time; taken first
+  std::mutex trial_;  ///< one at a time, without waiting; taken first
   std::map<std::pair<PassProgram, bool>, Kernels::Kernel> made_;
   std::map<PassProgram, bool> known_;
 };
