@@ -181,6 +181,29 @@ def _say_what_happened(process: int) -> None:
         )
 
 
+def _say_when_it_leaves() -> None:
+    """A line on standard error where the program has another one take its place in this process."""
+    process, said = os.getpid(), []
+
+    def hear(event: str, given: tuple[object, ...]) -> None:
+        if event != "os.exec" or said or os.getpid() != process:
+            return
+        path = os.fsdecode(given[0])  # type: ignore[arg-type]
+        if not os.access(path, os.X_OK):
+            return  # one of the folders in which it is looked for
+        said.append(path)
+        words = [os.fsdecode(word) for word in given[1]]  # type: ignore[attr-defined, arg-type]
+        command = " ".join(words[:6]) + (" ..." if len(words) > 6 else "")
+        print(
+            f"torch_lms: {Path(path).name} takes this program's place, without LMS: {command}. "
+            "Have it start the trainer by '-m torch_lms run', or name the trainer here",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    sys.addaudithook(hear)
+
+
 def _refuse(parser: argparse.ArgumentParser, message: object) -> NoReturn:
     print(f"{parser.prog}: {message}", file=sys.stderr)
     raise SystemExit(2)
@@ -213,6 +236,7 @@ def main(arguments: list[str]) -> int:
                 _ranks.bind_to_gpu()
             torch_lms.enable(**given)
             atexit.register(_say_what_happened, os.getpid())
+            _say_when_it_leaves()
     except (ProgramError, ValueError, RuntimeError, OSError) as error:
         _refuse(parser, str(error).removeprefix("torch_lms: "))
     if options.nproc_per_node is not None:

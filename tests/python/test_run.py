@@ -124,6 +124,26 @@ def test_an_installed_program(script, tmp_path: Path) -> None:
     assert ran.stdout == "['cpu'] 64 ['3d'] __main__\n", ran.stderr
 
 
+def test_a_program_that_another_replaces(script) -> None:
+    """What takes its place is without LMS: that is said, once, and not of tries that fail."""
+    path = script(
+        """
+        import os, sys
+        os.environ["PATH"] = "/nowhere" + os.pathsep + os.path.dirname(sys.executable)
+        try:
+            os.execvp("no-such-program", ["no-such-program"])
+        except FileNotFoundError:
+            print("goes on", flush=True)
+        name = os.path.basename(sys.executable)
+        os.execvp(name, [name, "-c", "print('replaced')"])
+        """
+    )
+    ran = run("--limit", "96MiB", path)
+    assert ran.stdout == "goes on\nreplaced\n", ran.stderr
+    assert ran.stderr.count("takes this program's place, without LMS") == 1
+    assert "-m torch_lms run" in ran.stderr
+
+
 def test_programs_of_others_are_refused(script, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     for name, first, words in (
