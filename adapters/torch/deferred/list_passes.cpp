@@ -42,7 +42,7 @@ const PassOperator& pass_operator(c10::DispatchKey key) {
   return key == c10::DispatchKey::CPU ? cpu : cuda;
 }
 
-bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
+bool lie_as_in_lists(const at::Tensor& one, const at::Tensor& other) {
   return one.sizes() == other.sizes() && one.strides() == other.strides() &&
          one.scalar_type() == other.scalar_type();
 }
@@ -151,7 +151,7 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
     if (lists[i].size() != count) return false;
     for (std::size_t k = 0; k < count; ++k) {
       const at::Tensor& like = (tensors_.empty() ? lists.front() : tensors_.front())[k];
-      if (!lie_alike(lists[i][k], like)) return false;
+      if (!lie_as_in_lists(lists[i][k], like)) return false;
     }
     const std::uint8_t found = find(lists[i]);
     if (found == PassProgram::kNone || registers[found] == Place::kOne) return false;

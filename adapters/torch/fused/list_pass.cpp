@@ -11,26 +11,26 @@
 namespace lms::torch {
 namespace {
 
-constexpr std::uint32_t kThreads = 256;
-constexpr std::uint32_t kRounds = 4;
-constexpr std::size_t kPositions = 24;  // of a launch: their table is an argument of the kernel
+constexpr std::uint32_t kListThreads = 256;
+constexpr std::uint32_t kListRounds = 4;
+constexpr std::size_t kListPositions = 24;  // of a launch: their table is an argument of the kernel
 
 /// As the kernel has it.
-struct Table {
-  std::array<std::array<void*, PassKernels::kMostAddresses>, kPositions> addresses{};
-  std::array<std::uint64_t, kPositions> elements{};
-  std::array<std::array<float, PassKernels::kMostNumbers>, kPositions> numbers{};
-  std::array<std::uint32_t, kPositions> ends{};  ///< of its blocks
+struct PassTable {
+  std::array<std::array<void*, PassKernels::kMostAddresses>, kListPositions> addresses{};
+  std::array<std::uint64_t, kListPositions> elements{};
+  std::array<std::array<float, PassKernels::kMostNumbers>, kListPositions> numbers{};
+  std::array<std::uint32_t, kListPositions> ends{};  ///< of its blocks
 };
 
 /// Defined outside: TYPE (0: bfloat16, 1: half, 2: float), LANES, THREADS, ROUNDS, POSITIONS,
 /// ADDRESSES, NUMBERS. Followed by the kernel, which is written for each program.
-constexpr const char* kHead = R"cuda(
+constexpr const char* kListPassHead = R"cuda(
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned long long u64;
 
-struct Table {
+struct PassTable {
   void* addresses[POSITIONS][ADDRESSES];
   u64 elements[POSITIONS];
   float numbers[POSITIONS][NUMBERS];
@@ -145,7 +145,7 @@ std::uint32_t bytes_of(c10::ScalarType type) {
 }  // namespace
 
 std::string PassKernels::source_of(const PassProgram& program) {
-  std::string text = kHead;
+  std::string text = kListPassHead;
   std::string addresses;
   std::string load;
   std::string store;
@@ -181,7 +181,7 @@ std::string PassKernels::source_of(const PassProgram& program) {
     steps += "        " + reg(step.to) + " = rounded(" + expression(step) + ");\n";
   }
   text += R"cuda(
-extern "C" __global__ void __launch_bounds__(THREADS) list_pass(const Table at) {
+extern "C" __global__ void __launch_bounds__(THREADS) list_pass(const PassTable at) {
   u32 p = 0;
   u32 first = 0;
   while (blockIdx.x >= at.ends[p]) first = at.ends[p++];
@@ -213,8 +213,8 @@ Kernels::Kernel PassKernels::kernel_for(const PassProgram& program, bool vectors
   return made_[key] =
              kernels_.make(source_of(program).c_str(), "list_pass",
                            {"--std=c++17", "--fmad=false", "--ftz=false", define("TYPE", type),
-                            define("LANES", lanes), define("THREADS", kThreads),
-                            define("ROUNDS", kRounds), define("POSITIONS", kPositions),
+                            define("LANES", lanes), define("THREADS", kListThreads),
+                            define("ROUNDS", kListRounds), define("POSITIONS", kListPositions),
                             define("ADDRESSES", kMostAddresses), define("NUMBERS", kMostNumbers)});
 }
 
@@ -236,8 +236,9 @@ bool PassKernels::may_run(const PassProgram& program, const std::function<bool()
 bool PassKernels::run(const PassProgram& program, std::span<const PassPosition> positions) {
   bool queued = false;
   try {
-    for (std::size_t begin = 0; begin < positions.size(); begin += kPositions) {
-      const auto some = positions.subspan(begin, std::min(kPositions, positions.size() - begin));
+    for (std::size_t begin = 0; begin < positions.size(); begin += kListPositions) {
+      const auto some =
+          positions.subspan(begin, std::min(kListPositions, positions.size() - begin));
       const std::uint32_t lanes =
           static_cast<std::uint32_t>(Kernels::kVectorBytes) / bytes_of(program.type);
       bool vectors = true;
@@ -249,10 +250,10 @@ bool PassKernels::run(const PassProgram& program, std::span<const PassPosition> 
           vectors = vectors && (!in_lists(program.registers[i]) || Kernels::is_vector(address));
         }
       }
-      Table table;
+      PassTable table;
       std::uint64_t blocks = 0;
-      const std::uint64_t each = std::uint64_t{kThreads} * kRounds * (vectors ? lanes : 1);
-      for (std::size_t p = 0; p < kPositions; ++p) {
+      const std::uint64_t each = std::uint64_t{kListThreads} * kListRounds * (vectors ? lanes : 1);
+      for (std::size_t p = 0; p < kListPositions; ++p) {
         if (p < some.size()) {
           std::ranges::copy(some[p].addresses, table.addresses[p].begin());
           std::ranges::transform(some[p].numbers, table.numbers[p].begin(),
@@ -265,7 +266,7 @@ bool PassKernels::run(const PassProgram& program, std::span<const PassPosition> 
       if (blocks == 0) continue;
       const Kernels::Kernel kernel = kernel_for(program, vectors);
       std::array<void*, 1> arguments{&table};
-      if (!kernels_.launch(kernel, static_cast<unsigned>(blocks), kThreads, arguments.data())) {
+      if (!kernels_.launch(kernel, static_cast<unsigned>(blocks), kListThreads, arguments.data())) {
         throw Error("CUDA refuses to launch a pass over lists");
       }
       queued = true;
