@@ -20,7 +20,6 @@
 #include "cuda/device.h"
 
 namespace lms::torch {
-
 namespace {
 
 SharedFreeNodes& free_blocks() {

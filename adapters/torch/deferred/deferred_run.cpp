@@ -286,6 +286,7 @@ bool Deferred::run(ListPass& pass) {
     const PartScope scope(pass.first());
     if (kernels != nullptr && !pass.may_run(*kernels)) return;
     done = pass.run(kernels);
+    if (!done) return;
     pass.for_each_use([&](const StorageUse& use) { manager_.used_late(*use.storage); });
   });
   return done;
