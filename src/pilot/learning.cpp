@@ -105,13 +105,14 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   settle_parting();
   show_step(false);
   if (!ended && (!goes_on_timing || !wants_times(*script))) stop_timing();
+  // The same step under another plan, or in another size, is the same loop still.
+  if (!walk_ || script_->form != script->form) joined_ = operators_;
   // The walk refers to its script.
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
   mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
   wants_costs_ = false;
   segment_.reset();
-  joined_ = operators_;
   end_due_ = false;
   left_out_from_.reset();
   followed_ = 0;

@@ -427,7 +427,7 @@ class Pilot {
   std::deque<std::uint64_t> left_at_;  ///< operators, in learning, around which blocks have left
   std::vector<double> longer_;         ///< Job::longer of the step that ends
   std::shared_ptr<Script> sized_;      ///< to be planned with the times of that step
-  std::uint64_t joined_ = 0;           ///< at which of them walk_ began
+  std::uint64_t joined_ = 0;           ///< at which of them this loop began, whatever its plans
   std::uint64_t diverged_ = 0;         ///< at which of them a walk last ended
   /// A walk that has ended, until the next begins.
   struct Parting {

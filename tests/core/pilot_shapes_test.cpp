@@ -62,6 +62,39 @@ TEST(PilotShapes, ComplainsOnceAboutStepsThatAreNeverPlanned) {
   EXPECT_EQ(complaints, 1);
 }
 
+/// A loop with evaluations in between.
+class EvaluatedLoop : public Loop {
+ public:
+  EvaluatedLoop() : Loop(17 * kBytes, kLeast) {}
+  /// A pass forward, of which nothing is kept.
+  void evaluate() {
+    for (int i = 0; i < kLeast; ++i) {
+      begin(100 + static_cast<OperatorKey>(i));
+      use(*weights_[static_cast<std::size_t>(i)], false);
+      SimBlock& result = make(value_++);
+      end();
+      drop(result);
+    }
+  }
+  /// How many of so many steps follow a plan.
+  std::int64_t planned_of(int steps) {
+    const auto before = pilot.stats().steps;
+    for (int i = 0; i < steps; ++i) step(kLeast);
+    return pilot.stats().steps - before;
+  }
+};
+
+TEST(PilotShapes, ALoopWithANewPlanIsAsLongAsBefore) {
+  EvaluatedLoop loop;
+  for (int i = 0; i < 60 && loop.pilot.stats().planned == 0; ++i) loop.step(kLeast);
+  loop.evaluate();  // after one step under a plan: another such end, and it may be part of a step
+  ASSERT_EQ(loop.pilot.stats().refined, 0);
+  EXPECT_EQ(loop.planned_of(10), 10);
+  ASSERT_EQ(loop.pilot.stats().refined, 1);
+  loop.evaluate();
+  EXPECT_GE(loop.planned_of(10), 9) << loop.pilot.stats().why;
+}
+
 /// Steps of a random grammar: what is wrong in bytes, Loop finds.
 TEST(PilotShapes, RandomStepsFindTheirBytes) {
   for (unsigned seed = 0; seed < 40; ++seed) {
