@@ -5,12 +5,14 @@
 #include <map>
 #include <set>
 
+#include "plan/updates.h"
+
 namespace lms {
 namespace {
 
 bool is_list_operator(const std::string& name) {
   return name.find("_foreach_") != std::string::npos || name.find("_fused_") != std::string::npos ||
-         name.starts_with("lms::list_pass");
+         name.starts_with(kListPass);
 }
 
 /// What happens to one block, in order.

@@ -28,8 +28,7 @@ void Pilot::settle_parting() {
   constexpr std::uint64_t kFew = 32;
   constexpr std::uint64_t kMicro = 8;
   constexpr std::uint64_t kRounds = 3;
-  constexpr std::uint64_t kSeen = 8;  // where no two whole steps may be alike
-  if (detour_) return;                // it may come back
+  if (detour_) return;  // it may come back
   const auto parting = std::exchange(parting_, std::nullopt);
   if (!parting || !parting->counts) return;
   const Detour::Left& walk = parting->walk;

@@ -311,6 +311,8 @@ class Pilot {
   static constexpr Bytes kMarginal = 8;
   /// Loops of more shapes than this stay reactive in those that came last.
   static constexpr std::size_t kMostScripts = 32;
+  /// A step comes so often before it is known, where no two whole ones may be alike.
+  static constexpr std::uint64_t kSeen = 8;
 
   [[nodiscard]] static bool idle(const std::shared_ptr<Job>& job) { return !job || job->done; }
   void stop_locked(Lock& lock);

@@ -25,8 +25,6 @@ namespace {
 constexpr double kFirstPlan = 0.1;
 /// Steps in which a step that has changed for good is learnt anew.
 constexpr std::uint64_t kToLearn = 6;
-/// Steps for which the parts of a step that has changed for good are left alone: then it is known.
-constexpr std::uint64_t kSeen = 8;
 
 /// Whether operators do the same: of one name, over blocks of the same sizes. Empty: nobody knows,
 /// as sizes of what stays on the device are not in the trace of a step that has been placed.

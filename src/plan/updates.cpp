@@ -31,9 +31,6 @@ class Sets {
   Ids parents_;
 };
 
-/// Several operators over lists that have run as one.
-constexpr std::string_view kListPass = "lms::list_pass";
-
 class UpdateFinder {
  public:
   UpdateFinder(const Trace& trace, MayWait may_wait)

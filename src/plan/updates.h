@@ -8,6 +8,9 @@
 
 namespace lms {
 
+/// Several operators over lists that have run as one, in traces.
+inline constexpr std::string_view kListPass = "lms::list_pass";
+
 /// Whether the device can put off an operator over lists, or in parts, position by position.
 using MayWait = bool (*)(std::string_view name);
 

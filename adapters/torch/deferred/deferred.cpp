@@ -53,7 +53,7 @@ MayWait Deferred::put_off_by_plan(Mode mode) {
   return [](std::string_view name) {
     const Deferral rule = deferral_rule(name);
     return (rule != Deferral::kNever && rule != Deferral::kElements && rule != Deferral::kRows) ||
-           name.starts_with(ListPass::kOperator);
+           name.starts_with(kListPass);
   };
 }
 

@@ -222,7 +222,9 @@ class Deferred {
   std::chrono::steady_clock::duration waited_{};
   std::map<std::uint64_t, PartPtr> all_;  ///< by number: in order
   std::unordered_map<c10::StorageImpl*, std::vector<Waiting>> by_storage_;
-  /// What parts have used on the main stream, after other streams may have waited for that.
+  bool several_streams_ = false;  ///< another than the main one has been seen
+  /// What parts have used on the main stream, after other streams may have waited for that: from
+  /// when there are such.
   std::unordered_map<c10::StorageImpl*, Late> late_;
   std::size_t late_kept_ = 0;  ///< of them, when it was looked last which are dead
   std::uint64_t epoch_ = 0;

@@ -357,13 +357,14 @@ void Deferred::wait(std::unique_lock<std::mutex>& lock) {
 void Deferred::note_late(const Part& part) {
   if (manager_.device().is_cpu()) return;
   ++epoch_;
+  any_late_ = true;
+  if (!several_streams_) return;
   for (const StorageUse& use : part.uses) {
     late_.insert_or_assign(
         use.storage, Late{c10::weak_intrusive_ptr<c10::StorageImpl>(
                               c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(use.storage)),
                           epoch_});
   }
-  any_late_ = true;
   if (late_.size() > 2 * late_kept_ + 64) forget_late();
 }
 
@@ -379,7 +380,9 @@ void Deferred::order_after_late(std::span<const StorageUse> uses) {
     const c10::StreamId stream = guard.getStream(manager_.device()).id();
     const std::lock_guard lock(mutex_);
     std::uint64_t& seen = seen_[stream];
+    const bool noted = std::exchange(several_streams_, true);
     const bool behind = std::ranges::any_of(uses, [&](const StorageUse& use) {
+      if (!noted) return seen < epoch_;  // until now there was nobody to note it for
       const auto late = late_.find(use.storage);
       return late != late_.end() && late->second.epoch > seen;
     });

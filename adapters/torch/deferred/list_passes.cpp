@@ -95,12 +95,12 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
   if (step.kind == StepKind::kNone || part->rows || !part->waits || part->runs) return false;
   if (!parts_.empty() && part->grad_mode != parts_.front()->grad_mode) return false;
   const c10::Stack& arguments = part->arguments;
-  std::array<std::vector<at::Tensor>, 3> lists;
-  for (std::size_t i = 0; i < step.lists; ++i) lists[i] = arguments[i].toTensorVector();
+  std::array<c10::ArrayRef<c10::IValue>, 3> lists;
+  for (std::size_t i = 0; i < step.lists; ++i) lists[i] = arguments[i].toListRef();
   const std::size_t count = lists.front().size();
   if (parts_.empty()) {
     positions_ = count;
-    program_.type = lists.front().front().scalar_type();
+    program_.type = lists.front()[0].toTensor().scalar_type();
     if (program_.type == c10::ScalarType::Double) return false;
     numbers_.resize(count);
   }
@@ -119,24 +119,30 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
     if (accepted) return;
     for (const c10::StorageImpl* const storage : noted) places_.erase(storage);
   });
-  const auto add = [&](const std::vector<at::Tensor>& list, Place place) {
+  const auto add = [&](std::vector<at::Tensor> list, Place place) {
     const auto which = static_cast<std::uint8_t>(registers.size());
     for (std::size_t k = 0; k < list.size(); ++k) {
       if (!places_.try_emplace(storage_of(list[k]), which, k).second) return PassProgram::kNone;
       noted.push_back(storage_of(list[k]));
     }
     registers.push_back(place);
-    added.push_back(list);
+    added.push_back(std::move(list));
     return which;
   };
-  const auto find = [&](const std::vector<at::Tensor>& list) {
-    const auto known = places_.find(storage_of(list.front()));
-    if (known == places_.end()) return add(list, Place::kRead);
+  const auto find = [&](c10::ArrayRef<c10::IValue> list) {
+    const auto known = places_.find(storage_of(list[0].toTensor()));
+    if (known == places_.end()) {
+      std::vector<at::Tensor> tensors;
+      tensors.reserve(list.size());
+      for (const c10::IValue& tensor : list) tensors.push_back(tensor.toTensor());
+      return add(std::move(tensors), Place::kRead);
+    }
     const std::uint8_t which = known->second.first;
     for (std::size_t k = 0; k < list.size(); ++k) {
-      const auto same = places_.find(storage_of(list[k]));
+      const at::Tensor& tensor = list[k].toTensor();
+      const auto same = places_.find(storage_of(tensor));
       if (same == places_.end() || same->second != std::pair(which, k) ||
-          tensors_of(which)[k].storage_offset() != list[k].storage_offset()) {
+          tensors_of(which)[k].storage_offset() != tensor.storage_offset()) {
         return PassProgram::kNone;
       }
     }
@@ -150,8 +156,8 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
   for (std::size_t i = 0; i < step.lists; ++i) {
     if (lists[i].size() != count) return false;
     for (std::size_t k = 0; k < count; ++k) {
-      const at::Tensor& like = (tensors_.empty() ? lists.front() : tensors_.front())[k];
-      if (!lie_as_in_lists(lists[i][k], like)) return false;
+      const at::Tensor& like = tensors_.empty() ? lists.front()[k].toTensor() : tensors_.front()[k];
+      if (!lie_as_in_lists(lists[i][k].toTensor(), like)) return false;
     }
     const std::uint8_t found = find(lists[i]);
     if (found == PassProgram::kNone || registers[found] == Place::kOne) return false;
@@ -160,7 +166,8 @@ bool ListPass::take(const std::shared_ptr<Part>& part) {
   if (step.tensor != PassStep::kNowhere) {
     const c10::IValue& value = arguments[step.tensor];
     if (!value.isTensor() || value.toTensor().scalar_type() != program_.type ||
-        value.toTensor().dim() != 0 || value.toTensor().device() != lists.front()[0].device()) {
+        value.toTensor().dim() != 0 ||
+        value.toTensor().device() != lists.front()[0].toTensor().device()) {
       return false;
     }
     taken.b = add({value.toTensor()}, Place::kOne);

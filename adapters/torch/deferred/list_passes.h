@@ -17,8 +17,6 @@ namespace lms::torch {
 /// one pass over memory: what one of them makes and no one else wants is never in memory.
 class ListPass {
  public:
-  static constexpr std::string_view kOperator = "lms::list_pass";
-
   /// The longest run of such parts at the head of `parts`, which run in this order, with nothing
   /// between; none if that is less than two, has parts that no tensor connects with the others,
   /// uses more than `most` bytes, or somebody else has what they make. Nobody changes the parts

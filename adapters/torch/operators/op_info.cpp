@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "plan/updates.h"
+
 namespace lms::torch {
 namespace {
 
@@ -158,7 +160,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   info.reads_geometry = info.kind == OpKind::kPlain && reads_geometry(info.name);
 
   // Outside ATen a schema is a promise that nobody checks.
-  const bool trusted = starts_with_any(info.name, {"aten::", "prims::", "lms::list_pass"});
+  const bool trusted = starts_with_any(info.name, {"aten::", "prims::", kListPass});
   info.ends_alone = trusted;
   info.goes_on = is_collective(info.name);
   info.may_go_unseen = info.name == "lms_extension::call";
