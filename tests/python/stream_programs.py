@@ -151,6 +151,20 @@ def recorded_while_away(evict: Evict) -> Result:
     return end(z)
 
 
+def waited_for_too_early(evict: Evict) -> Result:
+    """The side stream waits for a write of main's that may run later: once main wants it."""
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    x = large(0)
+    evict(x)
+    x.fill_(1)
+    side.wait_stream(main)
+    y = x.clone()
+    with torch.cuda.stream(side):
+        z = x.clone()
+    main.wait_stream(side)
+    return end(y, z)
+
+
 PROGRAMS = [
     back_on_another_stream,
     back_on_main,
@@ -160,6 +174,7 @@ PROGRAMS = [
     recorded_then_moved,
     recorded_side_block_moved,
     recorded_while_away,
+    waited_for_too_early,
 ]
 
 
