@@ -128,6 +128,26 @@ def test_program_that_waits(
 
 
 @pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
+@pytest.mark.parametrize("how", ["disable", "mode"])
+def test_nothing_waits_any_more(arena: bool, how: str) -> None:
+    """LMS is turned off after another stream has waited for what has not run."""
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    with managed(arena, deferred="all"):
+        x = programs.large(0)
+        x.fill_(1)
+        side.wait_stream(main)
+        if how == "disable":
+            torch_lms.disable("cuda")
+        else:
+            limit = torch_lms.get_limit("cuda")
+            torch_lms.enable(device="cuda", limit=limit, deferred_updates=False)
+        with torch.cuda.stream(side):
+            y = x.clone()
+        main.wait_stream(side)
+        check([(y, 1)])
+
+
+@pytest.mark.parametrize("arena", [True, False], ids=["arena", "native"])
 @pytest.mark.parametrize("deferred", ["all", "random"])
 def test_random_programs_that_wait(arena: bool, deferred: str) -> None:
     """Whoever wants it, on whatever stream, and whomever that has waited for before."""

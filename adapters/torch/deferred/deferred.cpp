@@ -122,6 +122,7 @@ void Deferred::set_mode(Mode mode) {
   }
   try {
     run_all();
+    finish_late();
   } catch (...) {
     mode_ = before;
     throw;

@@ -191,6 +191,8 @@ class Deferred {
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> held_by_nobody_in_python();
   void note_late(const Part& part);
   void forget_late();
+  /// Nobody orders other streams behind what has run late any more: it ends now.
+  void finish_late();
   void order_after_late(std::span<const StorageUse> uses);
 
   using Chosen = std::unordered_set<BlockUid>;
