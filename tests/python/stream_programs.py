@@ -152,17 +152,20 @@ def recorded_while_away(evict: Evict) -> Result:
 
 
 def waited_for_too_early(evict: Evict) -> Result:
-    """The side stream waits for a write of main's that may run later: once main wants it."""
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    x = large(0)
-    evict(x)
-    x.fill_(1)
-    side.wait_stream(main)
-    y = x.clone()
-    with torch.cuda.stream(side):
-        z = x.clone()
-    main.wait_stream(side)
-    return end(y, z)
+    """Side streams wait for writes of main's that may run later: once main wants them."""
+    main = torch.cuda.current_stream()
+    written = [(large(0), torch.cuda.Stream()) for _ in range(2)]
+    for x, side in written:
+        evict(x)
+        x.fill_(1)
+    for _, side in written:
+        side.wait_stream(main)
+    copies = [x.clone() for x, _ in written]
+    for x, side in written:
+        with torch.cuda.stream(side):
+            copies.append(x.clone())
+        main.wait_stream(side)
+    return end(*copies)
 
 
 PROGRAMS = [

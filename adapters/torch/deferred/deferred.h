@@ -230,6 +230,7 @@ class Deferred {
   std::unordered_map<c10::StorageImpl*, Late> late_;
   std::size_t late_kept_ = 0;  ///< of them, when it was looked last which are dead
   std::uint64_t epoch_ = 0;
+  std::uint64_t unnoted_ = 0;  ///< the last epoch of which nothing was noted
   std::unordered_map<c10::StreamId, std::uint64_t>
       seen_;  ///< up to which epoch streams have waited
   std::minstd_rand random_{12345};

@@ -46,13 +46,12 @@ void Deferred::order_after_late(std::span<const StorageUse> uses) {
     const c10::StreamId stream = guard.getStream(manager_.device()).id();
     const std::lock_guard lock(mutex_);
     std::uint64_t& seen = seen_[stream];
-    const bool noted = std::exchange(several_streams_, true);
-    const bool behind = std::ranges::any_of(uses, [&](const StorageUse& use) {
-      if (!noted) return seen < epoch_;  // until now there was nobody to note it for
+    if (!std::exchange(several_streams_, true)) unnoted_ = epoch_;
+    const auto is_behind = [&](const StorageUse& use) {
       const auto late = late_.find(use.storage);
       return late != late_.end() && late->second.epoch > seen;
-    });
-    if (!behind) return;
+    };
+    if (seen >= unnoted_ && std::ranges::none_of(uses, is_behind)) return;
     seen = epoch_;
   }
   manager_.in_order([] {});
