@@ -155,7 +155,7 @@ def waited_for_too_early(evict: Evict) -> Result:
     """Side streams wait for writes of main's that may run later: once main wants them."""
     main = torch.cuda.current_stream()
     written = [(large(0), torch.cuda.Stream()) for _ in range(2)]
-    for x, side in written:
+    for x, _ in written:
         evict(x)
         x.fill_(1)
     for _, side in written:
