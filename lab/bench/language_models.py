@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--clip", action="store_true", help="gradients are clipped at norm 1")
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--seconds", type=float, default=600, help="no step begins after these")
+    parser.add_argument("--trace", help="the step that is known at the end is saved there")
     given = parser.parse_args()
     end = time.perf_counter() + given.seconds
     torch.manual_seed(0)
@@ -116,6 +117,8 @@ def main() -> None:
         f"reserved at most {torch.cuda.max_memory_reserved() / 2**30:.2f} GiB"
     )
     print(torch_lms.explain())
+    if given.trace:
+        torch_lms.save_trace(given.trace)
 
 
 if __name__ == "__main__":
