@@ -356,6 +356,7 @@ namespace {
 struct Held {
   Bytes by_operator = 0;  ///< the one that wants more
   Bytes kept = 0;         ///< until they die
+  Bytes by_others = 0;    ///< operators of other threads
 };
 
 /// What the thread's operator has written; `known`: of its own work.
@@ -406,6 +407,10 @@ std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, B
             " of the limit belong to tensors that stay until they die, as pointers to them are "
             "out (data_ptr(), numpy(), DLPack, a collective), or they lie in sparse tensors. ";
   }
+  if (all.by_others * kMuch > manager.limit()) {
+    text += format_bytes(all.by_others) +
+            " of the limit are in use by operators of other threads that have not ended. ";
+  }
   if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
       state.workspace_retry == nullptr) {
     text += "Other algorithms of it may need less, and give other bits: other_algorithms=True. ";
@@ -452,6 +457,7 @@ void throw_out_of_memory(DeviceManager& manager, const Lack& lack) {
     immovable = manager.engine().immovable(lock);
     held.by_operator = state.operator_pins.bytes(lock, manager);
     held.kept = manager.engine().stats(lock).kept.current;
+    held.by_others = immovable - held.by_operator - held.kept;
   }
   const Bytes needed = std::max(manager.least_limit(immovable + requested, requested), known_limit);
   // Where that is no more than there is, something else is in the way: pieces that do not join,

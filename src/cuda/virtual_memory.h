@@ -40,6 +40,12 @@ class VirtualMemory {
     const auto last = chunks_.begin() + end / chunk_;
     return chunk_ * std::count_if(chunks_.begin(), last, [](auto chunk) { return chunk != 0; });
   }
+  /// What map() would take from the driver; both within reserved().
+  [[nodiscard]] Bytes missing(Bytes begin, Bytes end) const {
+    const auto first = chunks_.begin() + begin / chunk_;
+    const auto last = chunks_.begin() + round_up(end, chunk_) / chunk_;
+    return chunk_ * std::count(first, last, std::uint64_t{0});
+  }
   [[nodiscard]] Bytes reserved() const { return reserved_; }
   /// Memory comes and goes in chunks of so many bytes.
   [[nodiscard]] Bytes chunk() const { return chunk_; }

@@ -23,6 +23,10 @@ def test_workspaces_of_an_earlier_run_keep_no_segment(words: list[str]) -> None:
     run_on_model("workspaces_on_model.py", *words, costless=True)
 
 
+def test_an_error_says_what_is_in_use_beside() -> None:
+    run_on_model("workspaces_on_model.py", "in use")
+
+
 @pytest.mark.parametrize("when", ["off", "on"])
 def test_what_dies_below_the_window_gives_its_memory_back(when: str) -> None:
     run_on_model("leftovers_on_model.py", when)

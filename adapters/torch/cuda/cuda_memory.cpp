@@ -94,7 +94,14 @@ void CudaMemory::note_arena_growth() {
   const Bytes noted = arena_noted_.load(std::memory_order_relaxed);
   if (noted == mapped) return;
   arena_noted_.store(mapped, std::memory_order_relaxed);
-  if (noted < mapped) (void)native_reserved();
+  if (noted > mapped) return;
+  (void)native_reserved();
+  bound_native();
+}
+
+bool CudaMemory::arena_may_grow(Bytes mapped) {
+  return current(native_stats(device_).reserved_bytes) + mapped <= manager_.limit() ||
+         manager_.capturing();  // where nothing can give way
 }
 
 void CudaMemory::reset_reserved_peak() {
@@ -180,15 +187,16 @@ void CudaMemory::widen_to(Bytes end) {
 
 void* CudaMemory::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
   const Bytes size = round_up(bytes, kUnit);
+  const auto may_grow = [this](Bytes mapped) { return arena_may_grow(mapped); };
   if (wanted < kScattered) {
     const Bytes address = arena_->base() + wanted;
-    if (void* data = arena_->take_at(address, size, uid)) return data;
+    if (void* data = arena_->take_at(address, size, uid, may_grow)) return data;
     widen_to(wanted + size);
-    return clear(address, size) ? arena_->take_at(address, size, uid) : nullptr;
+    return clear(address, size) ? arena_->take_at(address, size, uid, may_grow) : nullptr;
   }
   const std::vector<std::uint32_t> pages = manager_.pilot().pages_of(wanted);
   if (pages.empty()) return nullptr;
-  if (void* data = arena_->take_on(pages, size, uid)) return data;
+  if (void* data = arena_->take_on(pages, size, uid, may_grow)) return data;
   const Bytes page = arena_->page();
   widen_to((1 + static_cast<Bytes>(std::ranges::max(pages))) * page);
   for (std::size_t i = 0; i < pages.size();) {
@@ -199,7 +207,7 @@ void* CudaMemory::take_wanted(Bytes bytes, BlockUid uid, Bytes wanted) {
     }
     i = end;
   }
-  return arena_->take_on(pages, size, uid);
+  return arena_->take_on(pages, size, uid, may_grow);
 }
 
 c10::DataPtr CudaMemory::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, bool evict) {
@@ -217,8 +225,11 @@ c10::DataPtr CudaMemory::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, 
     ++misplaced_;
   }
   std::int64_t evicted = 0;
-  for (bool looked = false;;) {
-    if (void* data = arena_->take(size, uid)) {
+  bool looked = false;
+  // Once the arena's end is known anew, what lies in its way there is for operator_ended() to see.
+  const auto may_grow = [&](Bytes mapped) { return looked || arena_may_grow(mapped); };
+  for (;;) {
+    if (void* data = arena_->take(size, uid, may_grow)) {
       ++(evicted > 0 ? from_reclaim_ : from_free_list_);
       return whole(data);
     }
@@ -243,7 +254,7 @@ c10::DataPtr CudaMemory::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, 
     }
     if (!cleared) {
       // Whatever stretch it would be, something that may not leave lies in it.
-      if (void* data = arena_->take_in_pieces(size, uid)) {
+      if (void* data = arena_->take_in_pieces(size, uid, may_grow)) {
         ++from_reclaim_;
         return whole(data);
       }

@@ -116,7 +116,7 @@ class CudaMemory final : public Meter {
   [[nodiscard]] Bytes least_limit(Bytes needed, Bytes requested);
   [[nodiscard]] Bytes ample_limit(Bytes requested);
   /// See DeviceManager.
-  [[nodiscard]] std::string what_is_wasted() const;
+  [[nodiscard]] std::string what_is_wasted();
 
   // Times and figures
 
@@ -149,6 +149,9 @@ class CudaMemory final : public Meter {
   Bytes native_reserved();
   /// The arena may have grown.
   void note_arena_growth();
+  /// Whether the limit has room for so much of the arena, and for what PyTorch's allocator has
+  /// reserved: small tensors let that grow, and nobody tells the arena.
+  bool arena_may_grow(Bytes mapped);
   /// As with_room(), but null where there is none.
   template <typename Result>
   Result try_with_room(Bytes bytes, c10::function_ref<Result()> allocate);

@@ -224,16 +224,24 @@ Bytes CudaMemory::least_limit(Bytes needed, Bytes requested) {
   return std::max({needed, native, chunks + slack(chunks + kSlack)});
 }
 
-std::string CudaMemory::what_is_wasted() const {
+std::string CudaMemory::what_is_wasted() {
+  constexpr Bytes kMuch = 8;  // what is this part of the limit is worth a word
   const auto stats = native_stats(device_);
   const Bytes reserved = current(stats.reserved_bytes);
   const Bytes used = current(stats.allocated_bytes);
-  if (reserved - used < manager_.limit() / 8) return {};
-  return "PyTorch's allocator holds " + format_bytes(reserved) + ", of which " +
-         format_bytes(used) +
-         " are in use, and gives no segment back in which something is. Where that is cuBLAS's "
-         "workspaces, and no CUDA graph has been captured, torch._C._cuda_clearCublasWorkspaces() "
-         "and torch.cuda.empty_cache() help. ";
+  if ((reserved - used) * kMuch >= manager_.limit()) {
+    return "PyTorch's allocator holds " + format_bytes(reserved) + ", of which " +
+           format_bytes(used) +
+           " are in use, and gives no segment back in which something is. Where that is cuBLAS's "
+           "workspaces, and no CUDA graph has been captured, "
+           "torch._C._cuda_clearCublasWorkspaces() and torch.cuda.empty_cache() help. ";
+  }
+  // Without an arena the operator's own tensors are there as well.
+  const Bytes unmanaged = arena_ ? used + arena_->untracked() : 0;
+  if (unmanaged * kMuch < manager_.limit()) return {};
+  return format_bytes(unmanaged) +
+         " of the limit are in use that LMS cannot move: tensors below min_block, or that no "
+         "operator has used yet, memory of other streams, workspaces of libraries. ";
 }
 
 Bytes CudaMemory::ample_limit(Bytes requested) {

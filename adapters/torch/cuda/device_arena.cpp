@@ -13,7 +13,12 @@ using Guard = std::lock_guard<std::mutex>;
 DeviceArena::DeviceArena(int device, Bytes reserve, Bytes page) : memory_(device, reserve, page) {}
 
 /// Puts memory behind addresses that have been taken. If there is none, they are free again.
-bool DeviceArena::back(Bytes address, Bytes size) {
+bool DeviceArena::back(Bytes address, Bytes size, MayGrow may_grow) {
+  const Bytes missing = memory_.missing(address, address + size);
+  if (missing > 0 && !may_grow(memory_.mapped() + missing)) {
+    map_.give(address);
+    return false;
+  }
   try {
     memory_.map(address, address + size);
     note_mapped();
@@ -26,8 +31,8 @@ bool DeviceArena::back(Bytes address, Bytes size) {
   }
 }
 
-void* DeviceArena::register_stay(Bytes address, Bytes size, BlockUid uid) {
-  return back(address, size) ? register_at(address, size, uid) : nullptr;
+void* DeviceArena::register_stay(Bytes address, Bytes size, BlockUid uid, MayGrow may_grow) {
+  return back(address, size, may_grow) ? register_at(address, size, uid) : nullptr;
 }
 
 void* DeviceArena::register_at(Bytes address, Bytes size, BlockUid uid) {
@@ -58,15 +63,16 @@ Bytes DeviceArena::side_by_side(const std::vector<std::uint32_t>& chunks) {
   }
 }
 
-void* DeviceArena::take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid) {
+void* DeviceArena::take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid,
+                           MayGrow may_grow) {
   const Guard guard(mutex_);
-  return put_on(pages, size, uid);
+  return put_on(pages, size, uid, may_grow);
 }
 
-void* DeviceArena::take_in_pieces(Bytes size, BlockUid uid) {
+void* DeviceArena::take_in_pieces(Bytes size, BlockUid uid, MayGrow may_grow) {
   const Guard guard(mutex_);
   const std::vector<std::uint32_t> pages = free_pages(size);
-  return pages.empty() ? nullptr : put_on(pages, size, uid);
+  return pages.empty() ? nullptr : put_on(pages, size, uid, may_grow);
 }
 
 /// So many of the window's whole pages of which nothing is taken, or none.
@@ -90,7 +96,8 @@ std::vector<std::uint32_t> DeviceArena::free_pages(Bytes size) {
   return pages;
 }
 
-void* DeviceArena::put_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid) {
+void* DeviceArena::put_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid,
+                          MayGrow may_grow) {
   const Bytes page = memory_.chunk();
   std::vector<std::pair<Bytes, Bytes>> pieces;
   std::vector<std::uint32_t> chunks;
@@ -106,7 +113,7 @@ void* DeviceArena::put_on(const std::vector<std::uint32_t>& pages, Bytes size, B
   std::size_t taken = 0;
   const auto fits = [&](const std::pair<Bytes, Bytes>& piece) {
     if (!map_.take_at(piece.first, piece.second)) return false;
-    if (!back(piece.first, piece.second)) return false;
+    if (!back(piece.first, piece.second, may_grow)) return false;
     ++taken;
     return true;
   };
@@ -125,15 +132,15 @@ void* DeviceArena::put_on(const std::vector<std::uint32_t>& pages, Bytes size, B
   return data;
 }
 
-void* DeviceArena::take_at(Bytes address, Bytes size, BlockUid uid) {
+void* DeviceArena::take_at(Bytes address, Bytes size, BlockUid uid, MayGrow may_grow) {
   const Guard guard(mutex_);
-  return map_.take_at(address, size) ? register_stay(address, size, uid) : nullptr;
+  return map_.take_at(address, size) ? register_stay(address, size, uid, may_grow) : nullptr;
 }
 
-void* DeviceArena::take(Bytes size, BlockUid uid) {
+void* DeviceArena::take(Bytes size, BlockUid uid, MayGrow may_grow) {
   const Guard guard(mutex_);
   const auto address = map_.take(size);
-  return address ? register_stay(*address, size, uid) : nullptr;
+  return address ? register_stay(*address, size, uid, may_grow) : nullptr;
 }
 
 std::optional<DeviceArena::Leaving> DeviceArena::look(const void* data) {
@@ -290,6 +297,15 @@ bool DeviceArena::holds_untracked() {
   return std::ranges::any_of(stays_, [&](const auto& entry) {
     return entry.first >= base_ && entry.second.block == nullptr;
   });
+}
+
+Bytes DeviceArena::untracked() {
+  const Guard guard(mutex_);
+  Bytes sum = 0;
+  for (const auto& [address, stay] : stays_) {
+    if (stay.block == nullptr) sum += stay.size;
+  }
+  return sum;
 }
 
 void DeviceArena::set_budget(Bytes bytes) {

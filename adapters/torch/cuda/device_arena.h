@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 #include <cuda_runtime_api.h>
 
@@ -46,16 +47,21 @@ class DeviceArena {
     c10::SmallVector<cudaStream_t, 2> users;  ///< other streams to wait for when it goes
   };
 
+  /// Asked before more physical memory is taken, with the sum that would then be mapped. Called
+  /// with the arena's lock.
+  using MayGrow = c10::function_ref<bool(Bytes)>;
+
   /// Takes exactly these addresses, or returns null.
-  void* take_at(Bytes address, Bytes size, BlockUid uid);
+  void* take_at(Bytes address, Bytes size, BlockUid uid, MayGrow may_grow);
   /// Takes these pages of the window (page n begins at base() + n * page()), in this order, or
   /// returns null.
-  void* take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid);
+  void* take_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid,
+                MayGrow may_grow);
   /// Takes the best fit, or returns null.
-  void* take(Bytes size, BlockUid uid);
+  void* take(Bytes size, BlockUid uid, MayGrow may_grow);
   /// Takes free pages of the window, wherever they are, or returns null: for what no free stretch
   /// is long enough for.
-  void* take_in_pieces(Bytes size, BlockUid uid);
+  void* take_in_pieces(Bytes size, BlockUid uid, MayGrow may_grow);
   /// What whoever frees it must know; nothing if nothing lies there.
   struct Leaving {
     BlockUid uid;
@@ -87,6 +93,9 @@ class DeviceArena {
 
   /// Something in the window is no block's.
   [[nodiscard]] bool holds_untracked();
+  /// Bytes that are no block's, wherever they lie: of libraries, and of tensors that no operator
+  /// has used yet.
+  [[nodiscard]] Bytes untracked();
   /// The tracked blocks with bytes in [address, address + size).
   std::vector<CudaBlock*> occupants(Bytes address, Bytes size);
   /// The blocks to evict for `size` contiguous bytes, cheapest by `cost` (infinite: may not leave;
@@ -125,11 +134,11 @@ class DeviceArena {
 
  private:
   void wall_off();
-  void* put_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid);
+  void* put_on(const std::vector<std::uint32_t>& pages, Bytes size, BlockUid uid, MayGrow may_grow);
   [[nodiscard]] std::vector<std::uint32_t> free_pages(Bytes size);
-  void* register_stay(Bytes address, Bytes size, BlockUid uid);
+  void* register_stay(Bytes address, Bytes size, BlockUid uid, MayGrow may_grow);
   void* register_at(Bytes address, Bytes size, BlockUid uid);
-  bool back(Bytes address, Bytes size);
+  bool back(Bytes address, Bytes size, MayGrow may_grow);
   Bytes side_by_side(const std::vector<std::uint32_t>& chunks);
   Stay* stay_in(Bytes address);
   void set_end(Bytes end);
