@@ -84,7 +84,7 @@ class TwoPlans : public ::testing::Test {
  protected:
   static constexpr int kLayers = 8;
 
-  TwoPlans() { loop.device.link_rate = 64; }
+  TwoPlans() { loop.device.link_rate = 16; }
 
   /// Until the second plan is followed.
   void plan_twice() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -136,63 +137,116 @@ int EvictionSet::too_full() const {
   return worst != room_.end() && *worst < 0 ? static_cast<int>(worst - room_.begin()) : -1;
 }
 
-void EvictionSet::repair(std::mt19937_64& random, double randomness, const GapPrices& prices) {
-  std::uniform_real_distribution<double> uniform(-1, 1);
-  Bytes moved = 0;
+void EvictionSet::find_candidates() {
+  if (!candidates_.empty()) return;
+  candidates_.reserve(useful_.size());
+  version_begins_.assign(model_.versions.size() + 1, 0);
   for (const int g : useful_) {
     const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
+    candidates_.push_back({.gap = g,
+                           .begin = gap.begin,
+                           .here = std::min(gap.end, model_.operators),
+                           .there = std::max(0, gap.end - model_.operators),
+                           .bytes = static_cast<double>(gap.bytes)});
+    ++version_begins_[static_cast<std::size_t>(gap.version) + 1];
+  }
+  std::partial_sum(version_begins_.begin(), version_begins_.end(), version_begins_.begin());
+  std::vector<int> next = version_begins_;
+  of_version_.resize(candidates_.size());
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const Gap& gap = model_.gaps[static_cast<std::size_t>(candidates_[i].gap)];
+    const int at = next[static_cast<std::size_t>(gap.version)]++;
+    of_version_[static_cast<std::size_t>(at)] = static_cast<int>(i);
+  }
+  // By its time an operator that is not too full counts a little, too.
+  by_time_.assign(1, 0);
+  const double each =
+      0.3 * static_cast<double>(room_.size()) / std::max(1e-9, model_.begins.back());
+  for (std::size_t op = 0; op < room_.size(); ++op) {
+    by_time_.push_back(by_time_.back() + each * model_.ms[op]);
+  }
+}
+
+void EvictionSet::price(int version, const GapPrices& prices) {
+  const auto v = static_cast<std::size_t>(version);
+  for (int at = version_begins_[v]; at < version_begins_[v + 1]; ++at) {
+    const auto i = static_cast<std::size_t>(of_version_[static_cast<std::size_t>(at)]);
+    moving_[i] = moving(model_.gaps[static_cast<std::size_t>(candidates_[i].gap)], prices);
+  }
+}
+
+/// Sums over the operators: what is too full counts most, the rest a little.
+int EvictionSet::add_up_relief() {
+  relief_.resize(room_.size() + 1);
+  std::int64_t full = 0;
+  Bytes least = 0;
+  int worst = -1;
+  for (std::size_t op = 0; op < room_.size(); ++op) {
+    relief_[op] = static_cast<double>(full) + by_time_[op];
+    full += room_[op] < 0 ? 1 : 0;
+    if (room_[op] < least) {
+      least = room_[op];
+      worst = static_cast<int>(op);
+    }
+  }
+  relief_.back() = static_cast<double>(full) + by_time_.back();
+  return worst;
+}
+
+void EvictionSet::repair(std::mt19937_64& random, double randomness, const GapPrices& prices) {
+  if (too_full() < 0) return;
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  find_candidates();
+  moving_.resize(candidates_.size());
+  breadth_.assign(candidates_.size(), std::numeric_limits<double>::infinity());
+  Bytes moved = 0;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const int g = candidates_[i].gap;
+    const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
+    moving_[i] = moving(gap, prices);
     if (chosen_[static_cast<std::size_t>(g)] == kSwap &&
         !model_.versions[static_cast<std::size_t>(gap.version)].clean) {
       moved += gap.bytes;
     }
   }
-  while (true) {
-    const int worst = too_full();
-    if (worst < 0) return;
-    const Bytes lacking = -room_[static_cast<std::size_t>(worst)];
-    // Sums over the operators: what is too full counts most, the rest a little, by its time.
-    relief_.assign(1, 0);
-    for (std::size_t op = 0; op < room_.size(); ++op) {
-      relief_.push_back(relief_.back() + (room_[op] < 0 ? 1 : 0) +
-                        0.3 * static_cast<double>(room_.size()) * model_.ms[op] /
-                            std::max(1e-9, model_.begins.back()));
-    }
-    int best = -1;
+  for (int worst = add_up_relief(); worst >= 0; worst = add_up_relief()) {
+    const auto lacking = static_cast<double>(-room_[static_cast<std::size_t>(worst)]);
+    const auto left = static_cast<double>(prices.most_moved - moved);
+    const Candidate* best = nullptr;
     double best_score = -1;
     char best_way = kSwap;
-    for (const int g : useful_) {
-      if (has(g)) continue;
-      const Gap& gap = model_.gaps[static_cast<std::size_t>(g)];
-      const bool covers =
-          (gap.begin <= worst && worst < gap.end) || worst + model_.operators < gap.end;
-      if (!covers) continue;
-      const int here = std::min(gap.end, model_.operators);
-      const int there = std::max(0, gap.end - model_.operators);
-      const double sum = relief_[static_cast<std::size_t>(here)] -
-                         relief_[static_cast<std::size_t>(gap.begin)] +
-                         relief_[static_cast<std::size_t>(there)];
-      const auto useful_bytes = static_cast<double>(std::min(gap.bytes, lacking));
-      double cost = moving(gap, prices);
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const Candidate& it = candidates_[i];
+      const bool covers = (it.begin <= worst && worst < it.here) || worst < it.there;
+      if (!covers || has(it.gap)) continue;
+      double cost = moving_[i];
       char way = kSwap;
-      if (!copied(gap) && moved + gap.bytes > prices.most_moved) cost *= kBeyondLane;
-      if (!prices.again_ms.empty() && prices.again_ms[static_cast<std::size_t>(g)] < cost) {
-        cost = prices.again_ms[static_cast<std::size_t>(g)];
+      if (it.bytes > left && !copied(model_.gaps[static_cast<std::size_t>(it.gap)])) {
+        cost *= kBeyondLane;
+      }
+      if (!prices.again_ms.empty() && prices.again_ms[static_cast<std::size_t>(it.gap)] < cost) {
+        cost = prices.again_ms[static_cast<std::size_t>(it.gap)];
         way = kAgain;
       }
-      const double breadth = prices.breadth == 1 ? sum : std::pow(sum, prices.breadth);
-      double score = breadth * useful_bytes / std::max(cost, kLeastCost);
+      const double worth = std::min(it.bytes, lacking) / std::max(cost, kLeastCost);
+      // Less and less is too full: what its breadth counted last is the most that it counts now.
+      if (breadth_[i] * worth * (1 + randomness) <= best_score) continue;
+      const double sum = relief_[static_cast<std::size_t>(it.here)] -
+                         relief_[static_cast<std::size_t>(it.begin)] +
+                         relief_[static_cast<std::size_t>(it.there)];
+      breadth_[i] = prices.breadth == 1 ? sum : std::pow(sum, prices.breadth);
+      double score = breadth_[i] * worth;
       if (randomness > 0) score *= 1 + randomness * uniform(random);
       if (score > best_score) {
-        best = g;
+        best = &it;
         best_score = score;
         best_way = way;
       }
     }
-    if (const Gap& gap = model_.gaps[static_cast<std::size_t>(best)];
-        best_way == kSwap && !copied(gap)) {
-      moved += gap.bytes;
-    }
-    change(best, best_way);
+    const Gap& gap = model_.gaps[static_cast<std::size_t>(best->gap)];
+    if (best_way == kSwap && !copied(gap)) moved += gap.bytes;
+    change(best->gap, best_way);
+    if (best_way == kSwap) price(gap.version, prices);
   }
 }
 

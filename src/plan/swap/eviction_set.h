@@ -67,7 +67,21 @@ class EvictionSet {
   static constexpr char kSwap = 1;
   static constexpr char kAgain = 2;
 
+  /// Of a useful gap, what repair() looks at each time.
+  struct Candidate {
+    int gap = 0;
+    int begin = 0;
+    int here = 0;   ///< end in this step
+    int there = 0;  ///< and in the next
+    double bytes = 0;
+  };
+
   void change(int gap, char to);
+  void find_candidates();
+  /// The chances of those that share the contents have changed.
+  void price(int version, const GapPrices& prices);
+  /// The fullest operator, or -1 if all have room.
+  int add_up_relief();
   [[nodiscard]] bool copied(const Gap& gap) const;
   [[nodiscard]] double moving(const Gap& gap, const GapPrices& prices) const;
   [[nodiscard]] int too_full() const;
@@ -78,6 +92,12 @@ class EvictionSet {
   std::vector<Bytes> room_;        ///< by operator; negative: too full
   std::vector<int> version_uses_;  ///< chosen gaps of each version
   std::vector<int> changes_;
+  std::vector<Candidate> candidates_;  ///< the useful gaps, in their order
+  std::vector<int> of_version_;        ///< indices into candidates_, by version
+  std::vector<int> version_begins_;    ///< of_version_ of each version
+  std::vector<double> moving_;         ///< by candidate: what swapping it costs now,
+  std::vector<double> breadth_;        ///< and at most so much its breadth counts
+  std::vector<double> by_time_;        ///< sums over the operators, as relief_
   std::vector<double> relief_;
   Bytes budget_;
   Bytes lacking_ = 0;

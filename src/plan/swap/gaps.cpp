@@ -14,6 +14,9 @@ class Finder {
       : trace_(trace), model_(model), blocks_(trace.blocks.size()) {}
 
   void run() {
+    model_.versions.reserve(2 * blocks_.size());
+    model_.gaps.reserve(2 * blocks_.size());
+    gaps_before_.reserve(2 * blocks_.size());
     for (TraceBlockId id = 0; id < blocks_.size(); ++id) {
       const std::int64_t from = trace_.blocks[id].carried_from;
       if (from != kNoBlock) {
@@ -34,14 +37,14 @@ class Finder {
     bool written = false;  ///< in this step
     bool dead = false;
     bool carried = false;  ///< under another name from one step to the next
-    std::vector<int> versions = {};
-    std::vector<int> gaps = {};
+    int first_version = kUnused;
+    int last_gap = kUnused;
   };
 
   int new_version(TraceBlockId id, int ready) {
     model_.versions.push_back({.ready = ready});
     const int version = static_cast<int>(model_.versions.size()) - 1;
-    blocks_[id].versions.push_back(version);
+    if (blocks_[id].first_version == kUnused) blocks_[id].first_version = version;
     return version;
   }
 
@@ -52,7 +55,8 @@ class Finder {
       found.begin -= model_.operators;
       found.end -= model_.operators;
     }
-    blocks_[id].gaps.push_back(static_cast<int>(model_.gaps.size()));
+    gaps_before_.push_back(blocks_[id].last_gap);
+    blocks_[id].last_gap = static_cast<int>(model_.gaps.size());
     model_.gaps.push_back(found);
     return true;
   }
@@ -98,7 +102,7 @@ class Finder {
       return;
     }
     if (!trace_.blocks[id].born_in_step) {
-      gap(id, 1, life.first, true, life.versions.front());
+      gap(id, 1, life.first, true, life.first_version);
       if (life.dead && !life.carried) model_.born.front() += trace_.blocks[id].bytes;
     }
     if (life.dead) return;
@@ -117,10 +121,11 @@ class Finder {
       last.clean = true;
     } else {
       // What the step's last write leaves is what the next step begins with.
-      const int first = life.versions.front();
-      for (const int index : life.gaps) {
-        int& version = model_.gaps[static_cast<std::size_t>(index)].version;
-        if (version == first) version = life.version;
+      for (int index = life.last_gap; index != kUnused;) {
+        const auto at = static_cast<std::size_t>(index);
+        int& version = model_.gaps[at].version;
+        if (version == life.first_version) version = life.version;
+        index = gaps_before_[at];
       }
     }
     gap(id, life.last + 1, n + life.first, true, life.version);
@@ -129,6 +134,7 @@ class Finder {
   const Trace& trace_;
   StepModel& model_;
   std::vector<Life> blocks_;
+  std::vector<int> gaps_before_;  ///< by gap: the one before it of the same block
 };
 
 }  // namespace
@@ -140,6 +146,8 @@ StepModel::StepModel(const Trace& trace)
   freed.reserve(n);
   taken.reserve(n);
   ms.reserve(n);
+  before.reserve(n);
+  begins.reserve(n + 1);
   const auto add = [this](Bytes made, Bytes used, Bytes gone, double time) {
     born.push_back(made);
     taken.push_back(made + used);
