@@ -150,6 +150,20 @@ def test_parts_alone_are_not_enough(name: str) -> None:
         program("cpu")
 
 
+def test_an_error_says_that_there_was_no_room_below() -> None:
+    with (
+        small(200 << 10, slices="all", host_limit="400KiB"),
+        pytest.raises(torch.OutOfMemoryError, match="no room below: file store .* is full"),
+    ):
+        convolved("cpu")
+    with (
+        small(200 << 10, slices="all", host_limit="16KiB"),
+        pytest.raises(torch.OutOfMemoryError, match="would have to leave cannot: file") as caught,
+    ):
+        convolved("cpu")
+    assert str(caught.value).count("is full") == 1
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", EVERYTHING)
 @pytest.mark.parametrize("stress", [False, True, "drop"])

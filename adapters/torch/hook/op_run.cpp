@@ -114,7 +114,7 @@ void run_within(ThreadState& state, const OpInfo& info, Run&& run) {
   } catch (const Shortage& shortage) {
     if (!by_others) throw;
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                shortage.msg());
+                                shortage.what_without_backtrace());
   }
 }
 
@@ -166,16 +166,26 @@ std::span<const StorageUse> run_whole(ThreadState& state, const PilotScope& pilo
 
 /// As it is being handled that the call has found no room: in slices, or in place. Throws what is
 /// being handled, `error`, where that cannot be.
-void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack,
-                   const c10::Error& error, const DeviceManager* manager,
-                   std::optional<SlicedCall>&& sliced) {
+void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack, c10::Error& error,
+                   const DeviceManager* manager, std::optional<SlicedCall>&& sliced) {
   if (!sliced) throw;
-  if (const auto* const shortage = dynamic_cast<const Shortage*>(&error)) {
+  const auto* const shortage = dynamic_cast<const Shortage*>(&error);
+  if (shortage != nullptr) {
     sliced->lacks(std::max<Bytes>(shortage->least_limit - manager->limit(), 0));
   }
   begin_anew(state);
   pilot.restart();
-  if (!sliced->run(stack, /*tried=*/true)) throw;
+  if (!sliced->run(stack, /*tried=*/true)) {
+    const std::string& full = sliced->why_full_below();
+    const bool said = shortage != nullptr && !shortage->below.empty();
+    if (!said && !full.empty()) {
+      error.add_context(
+          "In parts, or on tensors where they lie below, it would have needed less, but there was "
+          "no room below: " +
+          full + ".");
+    }
+    throw;
+  }
   pilot.note_born(sliced->born());
 }
 
@@ -200,7 +210,7 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
   try {
     return run_whole(state, pilot, info, kernel, op, keys, stack,
                      stack.size() - info.argument_count);
-  } catch (const c10::Error& error) {
+  } catch (c10::Error& error) {
     // What an operator in place has begun cannot be begun again: it has allocated before.
     if (!is_shortage(error) || (!sliced && !may_slice)) throw;
     if (sliced) {
@@ -252,7 +262,7 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
     made = run();
   } catch (const Shortage& shortage) {
     throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                shortage.msg());
+                                shortage.what_without_backtrace());
   }
   outermost.end(made);
 }
@@ -290,7 +300,7 @@ void run_in_frame(ThreadState& state, const OpInfo& info, Run&& run) {
     boxed.clear();
     try {
       return run_unboxed(state, call, arguments);
-    } catch (const c10::Error& error) {
+    } catch (c10::Error& error) {
       if (!is_shortage(error)) throw;
       call.box(boxed);
       constexpr auto kAny = SlicedCall::Of::kAny;

@@ -205,6 +205,13 @@ void name_whole_need(ThreadState& state, const OpInfo& info, const c10::Operator
   if (needed == 0) return;
   // What the call has made and lost is held until then; and what is to come must not be there.
   state.operator_pins.release();
+  std::string full;
+  try {
+    EngineLock lock = manager->engine().lock();
+    (void)manager->engine().reclaim(lock, INT64_MAX);
+  } catch (const TierFull& error) {
+    full = error.what();
+  }
   manager->reclaim_everything();
   Bytes least = 0;
   {
@@ -212,8 +219,9 @@ void name_whole_need(ThreadState& state, const OpInfo& info, const c10::Operator
     needed += Pins::bytes_to_come(lock, *manager, state.arguments);
     least = manager->least_limit(manager->engine().immovable(lock) + needed, needed);
   }
-  if (least > shortage.least_limit) {
-    throw_out_of_memory(*manager, {.requested = needed, .written = shortage.written});
+  if (least > shortage.least_limit || !full.empty()) {
+    throw_out_of_memory(*manager,
+                        {.requested = needed, .reason = full, .written = shortage.written});
   }
 }
 

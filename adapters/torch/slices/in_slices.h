@@ -58,6 +58,8 @@ class SlicedCall {
   /// Likewise, in parts, reading what has not been made row by row. False, with nothing changed, if
   /// that cannot be, or finds no room.
   bool run_by_rows(c10::Stack& stack, const UnmadeRows& rows);
+  /// Why the tier below had no room for it, if that is why it was not run; else empty.
+  [[nodiscard]] const std::string& why_full_below() const { return full_below_; }
   /// The blocks that it has made below, of which the pilot is to hear once the operator has ended:
   /// on the device they are wanted by whoever uses them first.
   [[nodiscard]] std::span<const Born> born() const { return born_; }
@@ -108,6 +110,7 @@ class SlicedCall {
   std::uint64_t number_ = 0;  ///< the same for calls alike
   Bytes lack_ = 0;            ///< of this call, tried as a whole
   std::vector<Born> born_;
+  std::string full_below_;
 };
 
 }  // namespace lms::torch

@@ -99,7 +99,8 @@ c10::DataPtr InPlace::allocate(const DeviceManager& manager, Bytes bytes, bool r
         take_below(manager_.engine(), bytes, [&] { return below_.allocate(bytes); });
     if (data) below_bytes_ += bytes;
     return data;
-  } catch (const TierFull&) {
+  } catch (const TierFull& full) {
+    full_below_ = full.what();
     return {};
   }
 }
@@ -224,6 +225,7 @@ InPlace::Outcome InPlace::run(bool all, Bytes lack, std::vector<c10::IValue>& re
     if (!prepare(all, lack)) return ended(Outcome::kCannot);
   } catch (const std::exception& error) {
     if (!found_no_room(error)) throw;
+    if (dynamic_cast<const TierFull*>(&error) != nullptr) full_below_ = error.what();
     return ended(Outcome::kShort);
   }
   c10::Stack stack = arguments_;

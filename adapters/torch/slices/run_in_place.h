@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "adapters/torch/operators/op_info.h"
@@ -38,6 +39,8 @@ class InPlace {
   /// It was not done since other threads had what it wanted: the thread is alone when it tries
   /// again.
   [[nodiscard]] bool contended() const { return contended_; }
+  /// Why there was no room below, if that is why it was not done.
+  [[nodiscard]] const std::string& why_full_below() const { return full_below_; }
   /// The results that were born below.
   [[nodiscard]] std::span<const Born> born() const { return born_; }
 
@@ -75,6 +78,7 @@ class InPlace {
   Bytes there_ = 0;
   Bytes below_bytes_ = 0;
   std::vector<Born> born_;
+  std::string full_below_;
 };
 
 /// Of the thread's call in place, if it runs one: InPlace::allocate().
