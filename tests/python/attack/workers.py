@@ -226,7 +226,7 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
     from .execute import (
         ENOUGH,
         REFUSED_BEFORE,
-        leaks_plainly,
+        leaks_as_well,
         run_managed,
         run_plain,
         takes_plainly,
@@ -273,10 +273,7 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
         kind, text = verdict.kind, verdict.text[:4000]
         if varies(program, reader, trail):
             kind, text = "unusable", "plain runs differ"
-        elif kind == "leak" and any(
-            leaks_plainly(program, reader, ends_at)
-            for ends_at in (None, *range(8 if text.startswith(REFUSED_BEFORE) else 0))
-        ):
+        elif kind == "leak" and leaks_as_well(program, reader, text.startswith(REFUSED_BEFORE)):
             kind = "same"
         elif kind == "memory" and takes_plainly(program, reader, trail) > ENOUGH // 2:
             kind, text = "unusable", "takes too much in plain PyTorch"
