@@ -356,7 +356,7 @@ namespace {
 struct Held {
   Bytes by_operator = 0;  ///< the one that wants more
   Bytes kept = 0;         ///< until they die
-  Bytes by_others = 0;    ///< operators of other threads
+  Bytes by_others = 0;    ///< in use, or on its way
 };
 
 /// What the thread's operator has written; `known`: of its own work.
@@ -408,8 +408,9 @@ std::string text_of(DeviceManager& manager, const Lack& lack, const Held& all, B
             "out (data_ptr(), numpy(), DLPack, a collective), or they lie in sparse tensors. ";
   }
   if (all.by_others * kMuch > manager.limit()) {
-    text += format_bytes(all.by_others) +
-            " of the limit are in use by operators of other threads that have not ended. ";
+    text +=
+        format_bytes(all.by_others) +
+        " of the limit are in use by other operators that have not ended, or are on their way. ";
   }
   if (too_small && state.outermost != nullptr && state.outermost->has_algorithms &&
       state.workspace_retry == nullptr) {

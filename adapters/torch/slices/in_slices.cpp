@@ -195,6 +195,10 @@ bool SlicedCall::run_uncounted(c10::Stack& stack, bool tried) {
   return run_in_place(stack);
 }
 
+void SlicedCall::note_full_below(const std::string& why) {
+  if (!why.empty()) full_below_ = why;
+}
+
 bool SlicedCall::run_in_place(c10::Stack& stack) {
   using Whole = SliceMemory::Whole;
   if (!may_be_in_place()) return false;
@@ -217,7 +221,7 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
       take(stack, results);
       return true;
     }
-    full_below_ = call.why_full_below();
+    note_full_below(call.why_full_below());
     manager_.pilot().restart_operator();
     if (call.contended() && ++refusals < kMostRefusals) continue;
     if (all && (less || !manager_.may_change_algorithm(info_, arguments_))) return false;
@@ -268,13 +272,13 @@ bool SlicedCall::run_in_parts(c10::Stack& stack) {
   if (whole == Whole::kSome) {
     const auto outcome =
         cutter.run({.part = part, .whole = limit - limit / Cutter::kWholeLeaves}, results);
-    full_below_ = cutter.why_full_below();
+    note_full_below(cutter.why_full_below());
     if (outcome == Cutter::Outcome::kCannot) return false;
     if (outcome == Cutter::Outcome::kShort) whole = Whole::kNone;
   }
   if (whole == Whole::kNone) {
     const auto outcome = cutter.run({.part = part, .thirds = always}, results);
-    full_below_ = cutter.why_full_below();
+    note_full_below(cutter.why_full_below());
     if (outcome == Cutter::Outcome::kCannot) return false;
     if (outcome == Cutter::Outcome::kShort) {
       if (!cutter.half_written() && run_in_place(stack)) return true;

@@ -58,7 +58,7 @@ class SlicedCall {
   /// Likewise, in parts, reading what has not been made row by row. False, with nothing changed, if
   /// that cannot be, or finds no room.
   bool run_by_rows(c10::Stack& stack, const UnmadeRows& rows);
-  /// Why the tier below had no room for it, if that is why it was not run; else empty.
+  /// Why the tier below had no room for it, in parts or in place; empty: it had.
   [[nodiscard]] const std::string& why_full_below() const { return full_below_; }
   /// The blocks that it has made below, of which the pilot is to hear once the operator has ended:
   /// on the device they are wanted by whoever uses them first.
@@ -85,6 +85,7 @@ class SlicedCall {
   [[nodiscard]] bool needs_unmade(const std::vector<Cut>& cuts, const UnmadeRows& rows) const;
   bool gather_losses(c10::Stack& stack, const UnmadeRows& rows);
   bool run_in_place(c10::Stack& stack);
+  void note_full_below(const std::string& why);
   /// `other`: by whatever algorithm finds room; null: by the first. False: there was none.
   static bool run(InPlace& call, bool all, Bytes lack, WorkspaceRetry* other,
                   std::vector<c10::IValue>& results);
