@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
+import forked
 import pytest
 import torch
 from on_model import run_on_model
@@ -150,7 +153,7 @@ def test_parts_alone_are_not_enough(name: str) -> None:
         program("cpu")
 
 
-def test_an_error_says_that_there_was_no_room_below() -> None:
+def no_room_below() -> None:
     with (
         small(200 << 10, slices="all", host_limit="400KiB"),
         pytest.raises(torch.OutOfMemoryError, match="no room below: file store .* is full"),
@@ -162,6 +165,20 @@ def test_an_error_says_that_there_was_no_room_below() -> None:
     ):
         convolved("cpu")
     assert str(caught.value).count("is full") == 1
+
+
+def test_an_error_says_that_there_was_no_room_below() -> None:
+    # In a process that has nothing else that might have to leave.
+    here = str(Path(__file__).parent)
+    program = f"import sys; sys.path.insert(0, {here!r})\n"
+    program += "from test_slices_in_place import no_room_below; no_room_below()"
+    done = subprocess.run(
+        [*forked.command(), "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("device", DEVICES)
