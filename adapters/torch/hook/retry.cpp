@@ -205,7 +205,7 @@ void name_whole_need(ThreadState& state, const OpInfo& info, const c10::Operator
   if (needed == 0) return;
   // What the call has made and lost is held until then; and what is to come must not be there.
   state.operator_pins.release();
-  std::string full;
+  std::string full;  // which reclaim_everything() would not say
   try {
     EngineLock lock = manager->engine().lock();
     (void)manager->engine().reclaim(lock, INT64_MAX);

@@ -226,13 +226,13 @@ def _run(tasks: list[Task], device: str, writer: int) -> None:
     from .execute import (
         ENOUGH,
         REFUSED_BEFORE,
-        leaks_as_well,
         run_managed,
         run_plain,
         takes_plainly,
         varies,
     )
     from .generate import make
+    from .leaks import leaks_as_well
 
     def say(**words: Any) -> None:
         os.write(writer, json.dumps(words).encode() + b"\n")
