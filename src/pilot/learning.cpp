@@ -21,14 +21,16 @@ constexpr std::uint64_t kPause = 64;
 
 /// The next walk may begin. A loop that ends after a few rounds, and does so again and again, may
 /// be part of a longer step (micro-steps whose gradients accumulate); after more rounds, if what
-/// comes between changes what it only reads: an evaluation does not. Time to see the whole of that
-/// step twice. If none is found, the whole is longer, or there is none and others come between:
-/// next time later, and for longer.
+/// comes between changes what it only reads: an evaluation does not. It is followed on, and the
+/// whole of that step is listened for until it would have come twice; if the whole is known, or it
+/// still has no plan the next time, it is left alone for as long. If none is found, the whole is
+/// longer, or there is none and others come between: next time later, and for longer.
 void Pilot::settle_parting() {
   constexpr std::uint64_t kFew = 32;
   constexpr std::uint64_t kMicro = 8;
   constexpr std::uint64_t kRounds = 3;
-  if (detour_) return;  // it may come back
+  constexpr std::uint64_t kLongest = 4;  // times as long: to listen costs a little
+  if (detour_) return;                   // it may come back
   const auto parting = std::exchange(parting_, std::nullopt);
   if (!parting || !parting->counts) return;
   const Detour::Left& walk = parting->walk;
@@ -36,20 +38,31 @@ void Pilot::settle_parting() {
   Script& part = *walk.script;
   const std::uint64_t along = walk.operators - walk.joined;
   if (along >= kFew * part.size()) return;
-  const bool begins_another = std::ranges::any_of(
-      scripts_, [&](const auto& other) { return repeats(other->shape, part.shape); });
+  const bool begins_another = std::ranges::any_of(scripts_, [&](const auto& other) {
+    const bool in_vain = other->hopeless && !other->planned;
+    return !other->waits && !in_vain && repeats(other->shape, part.shape);
+  });
   if (!begins_another && !parting->changed && along >= kMicro * part.size()) return;
   if (++part.ended_early < part.patience && !begins_another) return;
   const auto often = static_cast<std::uint64_t>(part.patience) / 2;
   // What it was learnt with is no more, gradients say: it is not a step by itself.
   part.is_part = part.is_part || begins_another || outlived(part);
-  const std::uint64_t rounds = (part.is_part ? kSeen : kRounds) * often;
+  const std::uint64_t rounds = part.is_part ? kSeen : kRounds;
   part.patience *= 2;
   const auto of_its_form = [&](const auto& one) { return one->form == part.form; };
+  const std::uint64_t whole =
+      std::max<std::uint64_t>(walk.operators - parting->before, part.size());
+  const std::uint64_t until = operators_ + rounds * whole * often;
+  const std::uint64_t heard_until = operators_ + rounds * whole * std::min(often, kLongest);
+  const bool has_plan = std::ranges::any_of(
+      scripts_, [&](const auto& one) { return of_its_form(one) && one->planned; });
+  const bool goes_on = !begins_another && (has_plan || often == 1);
   for (const auto& one : scripts_ | std::views::filter(of_its_form)) {
-    one->shunned_until = operators_ + rounds * (walk.operators - parting->before);
+    one->suspected = true;
+    if (!goes_on) one->shunned_until = until;
     one->patience = part.patience;
   }
+  if (goes_on) overheard_.listen(heard_until, kMarginal * options_.min_block);
   for (const auto& one : scripts_) {
     one->has_parts = one->has_parts || has_part(one->shape, part.shape);
   }
@@ -61,7 +74,7 @@ void Pilot::differs() {
   if (walk_->differs_in_size() && !script_->left) return change_size();
   for (const auto& other : scripts_) {
     if (other == script_ || other->form == script_->form) continue;
-    if (operators_ < other->shunned_until) continue;
+    if (operators_ < other->shunned_until || other->waits) continue;
     auto changed = walk_->change_to(*other);
     if (!changed) continue;
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
@@ -110,7 +123,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
   mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
-  wants_costs_ = false;
+  wants_costs_ = overheard_.log() != nullptr;
   segment_.reset();
   end_due_ = false;
   left_out_from_.reset();
@@ -140,7 +153,7 @@ void Pilot::stop_timing() {
 }
 
 bool Pilot::wants_times(const Script& script) const {
-  return !job_ && !script.hopeless && !script.planned;
+  return !job_ && !script.hopeless && !script.planned && !script.waits;
 }
 
 bool Pilot::timing_due() const {
@@ -225,10 +238,11 @@ bool Pilot::tell_again(const Walk& walk) {
   return walk.inside();
 }
 
-bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes) {
+bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes,
+                   const StepLog& log) {
   Walk walk(*script);
   walk.allow(sizes);
-  if (!walk.go_along(log_, from)) return false;
+  if (!walk.go_along(log, from)) return false;
   walk_along(script, std::move(walk));
   log_.clear();
   return true;
@@ -240,7 +254,7 @@ void Pilot::look_for_known() {
   // By index and by value: a step that begins may add one.
   for (std::size_t known = 0; known < scripts_.size(); ++known) {
     const std::shared_ptr<Script> script = scripts_[known];
-    if (operators_ < script->shunned_until) continue;
+    if (operators_ < script->shunned_until || script->waits) continue;
     if (detour_ && script->is_part) continue;  // of the step that may go on, perhaps
     const std::size_t tell = std::min(kTellTale, script->size());
     if (log_.end() - log_.first() < tell) continue;
@@ -253,7 +267,7 @@ void Pilot::look_for_known() {
     settle_parting();
     if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
-    if (rejoin(script, from)) return;
+    if (rejoin(script, from, Walk::Sizes::kEqual, log_)) return;
     alike.push_back(script);
   }
   // Those of other sizes: the smallest that this one is within, but first what has come to its end
@@ -264,7 +278,7 @@ void Pilot::look_for_known() {
   for (const Walk::Sizes sizes : {Walk::Sizes::kWithin, Walk::Sizes::kAny}) {
     for (const auto& script : alike) {
       const std::uint64_t from = log_.end() - std::min(kTellTale, script->size());
-      if (rejoin(script, from, sizes)) return;
+      if (rejoin(script, from, sizes, log_)) return;
     }
   }
 }
@@ -308,7 +322,7 @@ void Pilot::get_to_know(Script& script) {
   script.only_read = only_read(script.shape);
   script.updated_by = updated_by(script.shape);
   script.has_parts = std::ranges::any_of(scripts_, [&](const auto& other) {
-    return other->shunned_until > 0 && has_part(script.shape, other->shape);
+    return other->suspected && has_part(script.shape, other->shape);
   });
 }
 
@@ -370,7 +384,9 @@ void Pilot::look_for_new() {
   for (auto known = scripts_.begin(); known != scripts_.end(); ++known) {
     // Also beside other blocks than when it was learnt (optimizer state, by then), and where fewest
     // bytes are alive at another of its operators.
-    const bool left_alone = operators_ < (*known)->shunned_until || (detour_ && (*known)->is_part);
+    const bool left_alone = operators_ < (*known)->shunned_until ||
+                            (detour_ && (*known)->is_part) ||
+                            (overheard_.log() && (*known)->suspected);
     if (left_alone && same_round((*known)->shape, script->shape)) {
       pause();
       return look_roughly();
@@ -379,7 +395,7 @@ void Pilot::look_for_new() {
                                                    : same_form((*known)->shape, script->shape);
     if (!same) continue;
     is_known = true;
-    if (rejoin(*known, span->end, sizes)) return;
+    if (rejoin(*known, span->end, sizes, log_)) return;
     // The same on other blocks: of another model, perhaps after the first.
     if (sizes == Walk::Sizes::kEqual && (*known)->planned &&
         same_blocks((*known)->shape, script->shape)) {
@@ -394,7 +410,8 @@ void Pilot::look_for_new() {
   get_to_know(*script);
   // What has come twice is a step, though what comes now is already another, or on a detour.
   const bool lasts = detours_.open() && !is_known && sizes == Walk::Sizes::kEqual;
-  if (!rejoin(script, span->end, sizes) && (!lasts || is_several(script->shape))) return pause();
+  if (!rejoin(script, span->end, sizes, log_) && (!lasts || is_several(script->shape)))
+    return pause();
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
   } else {

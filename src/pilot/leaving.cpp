@@ -66,7 +66,7 @@ void Pilot::look_for_way_back() {
   joined_ = left.joined;
   walk_.emplace(std::move(back->walk));
   mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
-  wants_costs_ = false;
+  wants_costs_ = overheard_.log() != nullptr;
   segment_.reset();
   end_due_ = false;
   detour_.reset();

@@ -1,6 +1,7 @@
 #include "pilot/pilot.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lms {
 namespace {
@@ -32,6 +33,8 @@ void Pilot::start(const Options& options) {
   mode_ = Mode::kLearning;
   wants_costs_ = true;
   log_.clear();
+  overheard_.stop();
+  whole_.reset();
   log_.set_marginal(kMarginal * options.min_block);
   outlook_.clear();
   scripts_.clear();
@@ -74,6 +77,7 @@ void Pilot::stop() {
 void Pilot::go_on() {
   const Lock lock(mutex_);
   walk_.reset();
+  overheard_.stop();
   learn_now();
   ghosts_due_ = true;
   if (options_.enabled) power_ = State::kAwake;
@@ -82,9 +86,11 @@ void Pilot::go_on() {
 void Pilot::stop_locked(Lock& lock) {
   // Asleep, no thread begins another job; the one that there is may be using the device.
   power_ = State::kOff;
+  if (due_) std::exchange(due_, nullptr)->done = true;  // nobody will launch it any more
   planned_->wait(lock, [this] { return idle(job_); });
   show_step(false);
   stop_timing();
+  if (job_) job_->original->waits = false;  // what becomes of it nobody asks
   job_.reset();
 }
 
@@ -202,8 +208,17 @@ ReplayCost Pilot::known_cost(OperatorKey key) const {
   return op.key == key ? op.replay_cost : ReplayCost();
 }
 
+template <typename Tell>
+void Pilot::tell(Tell tell) {
+  if (!walking()) tell(log_);
+  if (StepLog* heard = overheard_.log()) tell(*heard);
+}
+
 void Pilot::begin_locked() {
   ++operators_;
+  if (StepLog* heard = overheard_.log()) {
+    heard->begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
+  }
   if (!walking()) {
     log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
     return;
@@ -238,7 +253,7 @@ void Pilot::touch(EngineLock& /*lock*/, std::span<const Use> uses) {
 void Pilot::kept(EngineLock& /*lock*/, const Block& block) {
   if (!awake()) return;
   const Guard guard(mutex_);
-  if (!walking()) log_.keep(block.uid);
+  tell([&](StepLog& log) { log.keep(block.uid); });
 }
 
 void Pilot::used_below(EngineLock& /*lock*/, std::span<const Use> uses) {
@@ -247,7 +262,7 @@ void Pilot::used_below(EngineLock& /*lock*/, std::span<const Use> uses) {
   for (const Use& use : uses) {
     if (use.block->uid == 0) continue;
     blocks_[use.block->uid] = use.block;
-    if (!walking()) log_.may_move(use.block->uid);
+    tell([&](StepLog& log) { log.may_move(use.block->uid); });
   }
 }
 
@@ -256,21 +271,25 @@ void Pilot::touch_locked(const Use& use) {
   if (block.uid == 0) return;
   if (block.beside) {
     // Nobody can count on its bytes later.
-    if (!walking()) log_.at(log_.end() - 1).repeatable = false;
-    return;
+    return tell([](StepLog& log) {
+      if (log.end() > log.first()) log.at(log.end() - 1).repeatable = false;
+    });
   }
   if (use.writes && parting_ && !parting_->changed) {
     parting_->changed = std::ranges::binary_search(parting_->walk.script->only_read, block.uid);
   }
   // As allocators round it: the same block may be heard of by its allocation, or by its use.
   const Bytes bytes = round_up(block.size, kRounding);
-  if (mode_ == Mode::kFollowing && walk_->touch_known(block.uid, bytes, use.writes, &block)) return;
+  const auto note = [&](StepLog& log) {
+    log.touch(block.uid, bytes, use.writes);
+    if (block.kept) log.keep(block.uid);
+  };
+  if (mode_ == Mode::kFollowing && walk_->touch_known(block.uid, bytes, use.writes, &block)) {
+    return tell(note);
+  }
   blocks_[block.uid] = &block;
   go_along([&] { return walk_->touch(block.uid, bytes, use.writes, &block); });
-  if (!walking()) {
-    log_.touch(block.uid, bytes, use.writes);
-    if (block.kept) log_.keep(block.uid);
-  }
+  tell(note);
   if (mode_ != Mode::kFollowing) outlook_.touch(block, bytes, use.writes);
 }
 
@@ -279,11 +298,8 @@ void Pilot::restart_operator() {
   const Guard guard(mutex_);
   if (!now_.running) return;
   if (timing_) device_.restart_lap();
-  if (walking()) {
-    walk_->restart();
-  } else {
-    log_.restart_operator();
-  }
+  if (walking()) walk_->restart();
+  tell([](StepLog& log) { log.restart_operator(); });
 }
 
 /// More is known than one part of a step.
@@ -299,6 +315,7 @@ void Pilot::end_operator() {
     if (!now_.running) return;
     now_.running = false;
     if (idle(job_) && knows_whole()) detours_.count(mode_ == Mode::kFollowing);
+    tell([](StepLog& log) { log.end_operator(); });
     if (walking()) {
       if (timing_) note_lap(walk_->position());
       const bool last = walk_->position() + 1 == script_->size();
@@ -308,14 +325,15 @@ void Pilot::end_operator() {
       if (walk_->end()) job = step_started(!jumped && !sized);
     } else {
       if (timing_) note_lap(SIZE_MAX);
-      log_.end_operator();
       note_departures();
       look_for_way_back();
       if (!walking()) look_for_known();
       if (!walking()) look_for_new();
       if (!walking()) complain();
-      job = std::exchange(due_, nullptr);
     }
+    look_for_whole();
+    see_to_whole();
+    if (!job) job = std::exchange(due_, nullptr);
   }
   if (job) launch(job);
 }
@@ -323,9 +341,9 @@ void Pilot::end_operator() {
 void Pilot::mark_step() {
   if (!awake()) return;
   const Guard guard(mutex_);
-  if (!awake() || walking()) return;
-  log_.mark_step();
-  look_for_new();
+  if (!awake()) return;
+  tell([](StepLog& log) { log.mark_step(); });
+  if (!walking()) look_for_new();
 }
 
 // Allocations
@@ -337,7 +355,7 @@ Bytes Pilot::allocating(BlockUid uid, Bytes bytes) {
   Bytes address = kNoAddress;
   bytes = round_up(bytes, kRounding);
   go_along([&] { return walk_->alloc(uid, bytes, &address); });
-  if (!walking()) log_.alloc(uid, bytes);
+  tell([&](StepLog& log) { log.alloc(uid, bytes); });
   return mode_ == Mode::kFollowing ? address : kNoAddress;
 }
 
@@ -346,11 +364,8 @@ void Pilot::released(BlockUid uid) {
   const Guard guard(mutex_);
   blocks_.erase(uid);
   outlook_.released(uid);
-  if (walking()) {
-    walk_->release(uid);
-  } else {
-    log_.release(uid);
-  }
+  if (walking()) walk_->release(uid);
+  tell([&](StepLog& log) { log.release(uid); });
   if (detour_) detour_->release(uid);
 }
 

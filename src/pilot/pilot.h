@@ -16,6 +16,7 @@
 #include "pilot/detour.h"
 #include "pilot/detour_gate.h"
 #include "pilot/host_clock.h"
+#include "pilot/overheard.h"
 #include "pilot/plan_cache.h"
 #include "pilot/script.h"
 #include "plan/timing/measured.h"
@@ -205,7 +206,7 @@ class Pilot {
   /// `replay_cost`: nothing, where wants_costs() has said that it is known already.
   Recording begin_operator(OperatorKey key, std::string_view name, bool repeatable,
                            std::optional<ReplayCost> replay_cost = ReplayCost());
-  /// False along a step that is known: so are the costs of its operators.
+  /// False along a step that is known, where nobody listens: so are the costs of its operators.
   [[nodiscard]] bool wants_costs() const {
     return wants_costs_.load(std::memory_order_relaxed) && awake();
   }
@@ -339,6 +340,9 @@ class Pilot {
   /// The stream is not what walk_ expected: another script that fits, or learning anew.
   template <typename Go>
   void go_along(Go go);
+  /// `tell`: something, to a log. Those that listen hear it.
+  template <typename Tell>
+  void tell(Tell tell);
   void differs();
   void settle_parting();
   void leave();
@@ -346,8 +350,8 @@ class Pilot {
   void give_up_detour();
   void look_for_way_back();
   void learn_now();
-  bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from,
-              Walk::Sizes sizes = Walk::Sizes::kEqual);
+  bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes,
+              const StepLog& log);
   void get_to_know(Script& script);
   void change_size(bool any = false);
   void learn_size();
@@ -365,6 +369,10 @@ class Pilot {
   void complain();
   void look_for_known();
   void look_for_new();
+  void look_for_whole();
+  [[nodiscard]] bool estimate_times(Script& whole) const;
+  void leave_parts_alone(const Script& whole);
+  void see_to_whole();
   void look_roughly();
   [[nodiscard]] bool knows_whole() const;
   void note_departures();
@@ -404,13 +412,15 @@ class Pilot {
   std::atomic<State> power_{State::kOff};
   std::atomic<std::int64_t> departures_{0};
   std::atomic<TierBelow> below_{TierBelow::kRoomy};
-  std::atomic<bool> wants_costs_{true};  ///< !walking(); written under the lock
+  std::atomic<bool> wants_costs_{true};  ///< see wants_costs(); written under the lock
 
   std::mutex mutex_;  ///< guards all below
   Options options_;
   Options given_;  ///< to start(); what has been settled since is in options_ alone
   Mode mode_ = Mode::kLearning;
   StepLog log_;
+  Overheard overheard_;
+  std::shared_ptr<Script> whole_;  ///< found there, and to be planned
   Outlook outlook_;
   std::vector<std::shared_ptr<Script>> scripts_;
   std::uint64_t forms_ = 0;         ///< the last Script::form

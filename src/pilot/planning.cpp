@@ -306,6 +306,8 @@ void Pilot::take_over() {
     return;
   }
   if (original->planned) ++stats_.refined;
+  const bool waited = std::exchange(original->waits, false);
+  made->waits = false;
   if (!job->failure.empty()) {
     original->hopeless = original->refined = true;
     // If it failed only the second time, the plan that there is will do.
@@ -330,6 +332,7 @@ void Pilot::take_over() {
   if (!original->planned) ++stats_.planned;
   if (made->kept) ++stats_.kept;
   if (!original->planned) forget_smaller(*made);
+  if (waited) leave_parts_alone(*made);
   if (script_ != original) return;
   put_to_trial(*job);
   // It may have begun beyond the first operators.

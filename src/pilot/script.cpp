@@ -29,6 +29,7 @@ void Script::take_standing(const Script& followed) {
   ended_early = followed.ended_early;
   patience = followed.patience;
   shunned_until = followed.shunned_until;
+  suspected = followed.suspected;
   left = followed.left;
   has_parts = followed.has_parts;
   is_part = followed.is_part;

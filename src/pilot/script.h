@@ -48,6 +48,8 @@ struct Script {
   std::uint64_t shunned_until = 0;
   bool left = false;       ///< the last step that began as it was another
   bool has_parts = false;  ///< rounds of a shorter one that has been shunned
+  bool suspected = false;  ///< of being a part of a longer one
+  bool waits = false;      ///< for its plan, before it is followed: its parts are meanwhile
   bool is_part = false;    ///< of a step, by all that is known: micro-batches, say
   Bytes budget = 0;        ///< that the plan was made for
   Bytes room = 0;          ///< bytes on the device that there were for it

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import forked
 import pytest
@@ -169,14 +170,13 @@ def no_room_below() -> None:
 
 def test_an_error_says_that_there_was_no_room_below() -> None:
     # In a process that has nothing else that might have to leave.
-    here = str(Path(__file__).parent)
-    program = f"import sys; sys.path.insert(0, {here!r})\n"
-    program += "from test_slices_in_place import no_room_below; no_room_below()"
+    program = "from test_slices_in_place import no_room_below; no_room_below()"
     done = subprocess.run(
         [*forked.command(), "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
         check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr
 

@@ -1,0 +1,79 @@
+// Steps of which a part repeats: micro-batches, and then an update of all weights.
+
+#include <random>
+
+#include "core/pilot_loop.h"
+
+namespace lms::testing {
+namespace {
+
+constexpr int kPartLayers = 12;
+
+class PartsLoop : public Loop {
+ public:
+  PartsLoop() : Loop(18 * kBytes, kPartLayers) {}
+
+  /// So many micro-batches, and an update. How many of them ended under a plan.
+  int whole(int micro_batches) {
+    int followed = 0;
+    for (int i = 0; i < micro_batches; ++i) {
+      step(kPartLayers);
+      if (pilot.stats().why == "planned") ++followed;
+    }
+    for (int i = 0; i < kPartLayers; ++i) {
+      begin(300 + static_cast<OperatorKey>(i));
+      use(*weights_[static_cast<std::size_t>(i)], true);
+      end();
+    }
+    return followed;
+  }
+  /// All rounds of so many steps; how many of those ended under a plan.
+  double share(int wholes, const std::function<int()>& micro_batches) {
+    double followed = 0;
+    double all = 0;
+    for (int i = 0; i < wholes; ++i) {
+      const int rounds = micro_batches();
+      followed += whole(rounds);
+      all += rounds;
+    }
+    return followed / all;
+  }
+};
+
+TEST(PilotParts, ThePartIsFollowedUntilTheWholeIsKnown) {
+  for (const int micro_batches : {3, 4, 8, 16}) {
+    PartsLoop loop;
+    for (int i = 0; i < 3; ++i) loop.whole(micro_batches);
+    EXPECT_GE(loop.share(10, [&] { return micro_batches; }), 0.9) << micro_batches;
+  }
+}
+
+TEST(PilotParts, TheWholeIsKnownSoon) {
+  for (const int micro_batches : {3, 4, 8}) {
+    PartsLoop loop;
+    for (int i = 0; i < 7; ++i) loop.whole(micro_batches);
+    const auto before = loop.pilot.stats();
+    for (int i = 0; i < 4; ++i) loop.whole(micro_batches);
+    const auto after = loop.pilot.stats();
+    EXPECT_EQ(after.divergences, before.divergences) << micro_batches;
+    EXPECT_EQ(after.steps - before.steps, 4) << micro_batches;
+  }
+}
+
+TEST(PilotParts, AsManyAsTheLoopLikes) {
+  std::mt19937 random(7);
+  PartsLoop loop;
+  const auto some = [&] { return std::uniform_int_distribution(2, 5)(random); };
+  for (int i = 0; i < 4; ++i) loop.whole(some());
+  EXPECT_GE(loop.share(40, some), 0.8);
+}
+
+TEST(PilotParts, MoreAndMore) {
+  PartsLoop loop;
+  for (int i = 0; i < 8; ++i) loop.whole(1);
+  int at = 0;
+  EXPECT_GE(loop.share(24, [&] { return 2 + at++ / 4; }), 0.7);
+}
+
+}  // namespace
+}  // namespace lms::testing
