@@ -234,6 +234,7 @@ def under_lms(lms: ModuleType, setting: Setting, limit: int, *, enforced: bool) 
     extra: Record = {} if setting.min_block is None else {"min_block": setting.min_block}
     if device.type != "cuda":
         extra["recompute"] = True
+    extra |= setting.enable
     lms.enable(
         limit=limit,
         device=str(device),

@@ -2,11 +2,14 @@
 
     python lab/bench/programs.py --jobs 6 --out programs.json
     python lab/bench/programs.py --only gpt2,swin --modes drawn
+    python lab/bench/programs.py --suite loops --out loops.json
 
 Each program runs plainly, twice, since only what repeats can be compared; then under LMS
   drawn     at a limit drawn at random between 30 and 80 % of its peak,
   smallest  from a twentieth of its peak on at the limits that LMS's errors name, until it runs,
-  half      at half of its peak (not by default), to be timed: with many ``--steps``.
+  half      at half of its peak (not by default), to be timed: with many ``--steps``,
+  reactive  likewise without plans, some steps (not by default).
+The suite ``loops`` has the loops whose steps differ, at half of their peaks, one after the other.
 The limit is enforced by the allocator's memory fraction, too. Programs run in processes of their
 own, ``--jobs`` at once: then their times say nothing.
 """
@@ -24,6 +27,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 if __name__ == "__main__":
@@ -34,20 +38,30 @@ import torch
 from bench import host, memory, records, weights
 from bench.packages import Missing
 from bench.program import SEED, Program, Where
-from bench.programs_of_others import PROGRAMS
+from bench.programs_of_others import LOOPS, PROGRAMS
 from bench.records import Record
 from bench.setting import Setting
 from bench.steps import StepOptions, package
 
 UNTIMED = ("drawn", "smallest")
-MODES = (*UNTIMED, "half")
+MODES = (*UNTIMED, "half", "reactive")
 COMPARED = 8
+# Iterations of which medians tell nothing: plans are made. How many a loop has behind them, and how
+# many without plans.
+FIRST, OF_LOOPS, REACTIVE = 10, 100, 20
 LEAST, MOST = 0.3, 0.8
 _SMALL, _MOST_LIMITS = 1 / 20, 12
 
 
-def _settings(device: torch.device, plan_seconds: float) -> Setting:
-    return Setting("", StepOptions(), device, plan_seconds=plan_seconds)
+def _settings(where: Where, plan_seconds: float, **enable: str) -> Setting:
+    return Setting(
+        "",
+        StepOptions(),
+        where.device,
+        min_block="4KiB" if where.tiny else None,
+        plan_seconds=plan_seconds,
+        enable=enable,
+    )
 
 
 def _build(name: str, where: Where) -> Program:
@@ -64,15 +78,22 @@ class _Run:
         self.program: Program | None = _build(name, where)
         self.losses: list[str] = []
         self.ms: list[float] = []
+        self.planned: list[int] = []
+        self.host_peaks: list[int] = []
         self.fingerprint = ""
 
-    def iterate(self, count: int) -> None:
-        """Runs `count` iterations; what is compared is taken on the way."""
+    def iterate(self, count: int, lms: ModuleType | None = None) -> None:
+        """Runs `count` iterations; what is compared is taken on the way, and after each what
+        `lms` says of it."""
         assert self.program is not None
         for _ in range(count):
             start = time.perf_counter()
             loss = self.program.step(len(self.ms)).item()
             self.ms.append((time.perf_counter() - start) * 1e3)
+            if lms is not None:
+                stats = lms.memory_stats(str(self._device))
+                self.planned.append(stats["plan.steps"])
+                self.host_peaks.append(stats["host.bytes.peak"])
             if len(self.losses) < COMPARED:
                 self.losses.append(float(loss).hex())
                 if len(self.losses) == COMPARED:
@@ -95,16 +116,17 @@ def _plain(name: str, where: Where, steps: int) -> tuple[_Run, Record]:
         memory.release(where.device)
         memory.reset_peaks(where.device)
         run = _Run(name, where)
-        run.iterate(1)
-        if where.device.type == "cpu" and peak is None:
-            with memory.LiveBytes() as live:
-                run.iterate(1)
-            peak = live.peak
-        run.iterate(count - len(run.ms))
+        run.iterate(count)
         if where.device.type == "cuda" and peak is None:
             peak = memory.read_peaks(where.device)["allocated_peak"]
         run.end()
         found.append(run)
+    if peak is None:
+        with memory.LiveBytes() as live:
+            run = _Run(name, where)
+            run.iterate(COMPARED + steps)
+            run.end()
+        peak = live.peak
     first, second = found
     return first, {
         "peak": peak,
@@ -113,23 +135,36 @@ def _plain(name: str, where: Where, steps: int) -> tuple[_Run, Record]:
     }
 
 
-def _at(
-    name: str, where: Where, limit: int, steps: int, plan_seconds: float, plain: _Run
-) -> Record:
+def _medians(run: _Run, plain: _Run) -> Record:
+    """Of all iterations after the first ones, and of the same ones in memory."""
+    count = len(run.ms)
+    if count <= FIRST:
+        return {}
+    return {
+        "median_ms": statistics.median(run.ms[FIRST:]),
+        "plain_median_ms": statistics.median(plain.ms[FIRST:count]),
+        "plain_ms_all": plain.ms[:count],
+        "planned_all": run.planned,
+        "host_peak_all": run.host_peaks,
+    }
+
+
+def _at(name: str, where: Where, limit: int, steps: int, setting: Setting, plain: _Run) -> Record:
     """A run at a limit: how it went, or what its error says."""
     lms = package()
-    row: Record = {"limit": limit, "error": None}
-    with host.under_lms(lms, _settings(where.device, plan_seconds), limit, enforced=True):
+    row: Record = {"limit": limit, "error": None, "python_loop_ms": host.python_loop_ms()}
+    with host.under_lms(lms, setting, limit, enforced=True):
         run = None
         try:
             run = _Run(name, where)
-            run.iterate(COMPARED)
+            run.iterate(COMPARED, lms)
             row["same_bits"] = run.bits() == plain.bits()
-            run.iterate(steps)
+            run.iterate(steps, lms)
             half = -max(1, steps // 2)
             row["ms"] = statistics.fmean(run.ms[half:]) if steps else None
             row["plain_ms"] = statistics.fmean(plain.ms[half:])  # of the same batches
             row["ms_all"] = run.ms
+            row |= _medians(run, plain)
         except torch.OutOfMemoryError as error:
             row["error"] = str(error)
             said = torch.ops.lms.need_of(str(error))
@@ -152,7 +187,7 @@ def work(given: argparse.Namespace) -> Record:
     name = given.program
     device = torch.device(given.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
     where = Where(device, given.tiny)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(not given.suite, warn_only=True)
     torch.backends.cudnn.benchmark = False
     row: Record = {"program": name}
     try:
@@ -160,17 +195,20 @@ def work(given: argparse.Namespace) -> Record:
     except Missing as missing:
         return row | {"skipped": str(missing)}
     peak = row["plain"]["peak"]
+    setting = _settings(where, given.plan_seconds)
     if "drawn" in given.modes:
         part = random.Random(f"{given.seed} {name}").uniform(LEAST, MOST)
-        row["drawn"] = _at(name, where, int(peak * part), given.steps, given.plan_seconds, plain)
+        row["drawn"] = _at(name, where, int(peak * part), given.steps, setting, plain)
         row["drawn"]["part"] = part
-    if "half" in given.modes:
-        row["half"] = _at(name, where, peak // 2, given.steps, given.plan_seconds, plain)
-        row["half"]["part"] = 0.5
+    for mode, steps, extra in (("half", given.steps, {}), ("reactive", REACTIVE, {"plan": "off"})):
+        if mode in given.modes:
+            steps = min(steps, given.steps)
+            setting = _settings(where, given.plan_seconds, **extra)
+            row[mode] = _at(name, where, peak // 2, steps, setting, plain) | {"part": 0.5}
     if "smallest" in given.modes:
         limit, tries = max(int(peak * _SMALL), 1 << 16), []
         while len(tries) < _MOST_LIMITS:
-            tries.append(_at(name, where, limit, 0, given.plan_seconds, plain))
+            tries.append(_at(name, where, limit, 0, setting, plain))
             named = int(tries[-1].get("need", {}).get("least_limit", 0))
             if named <= limit:
                 break
@@ -199,7 +237,8 @@ def _line(row: Record) -> str:
             said = "same bits" if at["same_bits"] else "OTHER BITS"
         if at.get("ms"):
             planned = at["stats"].get("plan.steps", 0)
-            said += f", {at['ms'] / at['plain_ms'] - 1:+.0%}, {planned} steps planned"
+            ms, plain_ms = at.get("median_ms", at["ms"]), at.get("plain_median_ms", at["plain_ms"])
+            said += f", {ms / plain_ms - 1:+.0%}, {planned} steps planned"
         parts.append(f"| {mode} {at['part']:.0%}: {said}")
     return " ".join(parts)
 
@@ -212,6 +251,7 @@ def _one(name: str, given: argparse.Namespace) -> Record:
         command += [*given.modes, "--steps", str(given.steps), "--seed", str(given.seed)]
         command += ["--plan-seconds", str(given.plan_seconds)] + ["--tiny"] * given.tiny
         command += ["--device", given.device] if given.device else []
+        command += ["--suite", given.suite] if given.suite else []
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=given.timeout)
         except subprocess.TimeoutExpired:
@@ -229,10 +269,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(PROGRAMS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=UNTIMED)
+    parser.add_argument("--suite", choices=("loops",))
+    parser.add_argument("--only", type=lambda text: text.split(","), help="default: all")
+    parser.add_argument("--modes", nargs="+", choices=MODES)
     parser.add_argument("--jobs", type=int, default=1, help="programs at once")
-    parser.add_argument("--steps", type=int, default=24, help="beyond those that are compared")
+    parser.add_argument("--steps", type=int, help="beyond those that are compared")
     parser.add_argument("--seed", type=int, default=1, help="of the limits that are drawn")
     parser.add_argument("--plan-seconds", type=float, default=2.0)
     parser.add_argument("--timeout", type=float, default=240, help="seconds a program")
@@ -241,6 +282,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--program", choices=PROGRAMS, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
+    loops = given.suite == "loops"
+    given.modes = given.modes or (("half", "reactive") if loops else UNTIMED)
+    given.only = given.only or (LOOPS if loops else list(PROGRAMS))
+    if given.steps is None:
+        given.steps = FIRST + OF_LOOPS - COMPARED if loops else 24
     if given.program:
         given.out.write_text(json.dumps(work(given)))
         return 0

@@ -8,13 +8,14 @@ variant for machines without a GPU.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench import programs_of_loops as loops
 from bench import programs_written_out as written
 from bench.packages import Missing, import_package
 from bench.program import SEED, Program, Where, adamw, sgd, transformers
@@ -69,7 +70,7 @@ def _text(
     *,
     clip: bool = False,
     decodes: bool = False,
-    lengths: tuple[int, ...] = (),
+    lengths: Sequence[int] = (),
     accumulate: int = 1,
 ) -> Callable[[Where], Program]:
     """A language model of transformers' that computes its loss itself. `lengths`: those of the
@@ -117,6 +118,7 @@ _T5_ALL = {"decoder_start_token_id": 0}
 _MIXTRAL = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8}
 _MIXTRAL |= {"num_attention_heads": 12, "num_key_value_heads": 4, "num_local_experts": 8}
 _MIXTRAL |= {"vocab_size": 32000, "experts_implementation": "eager"}
+_ANY_LENGTH = range(64, 1025)
 
 PROGRAMS: dict[str, Callable[[Where], Program]] = {
     "resnet50": _timm("resnet50", 96, channels_last=True, optimizer=sgd, block_args=None),
@@ -183,4 +185,33 @@ PROGRAMS: dict[str, Callable[[Where], Program]] = {
     "dcgan": written.adversarial,
     "diffusion": written.diffusion,
     "lbfgs": written.quasi_newton,
+    "bert_any_length": _text(
+        "BertForMaskedLM",
+        "BertConfig",
+        16,
+        1024,
+        {"max_position_embeddings": 1024},
+        _SMALL,
+        lengths=_ANY_LENGTH,
+    ),
+    "gpt2_any_length": _text(
+        "GPT2LMHeadModel", "GPT2Config", 8, 1024, {}, _GPT2, lengths=_ANY_LENGTH
+    ),
+    "random_depth": loops.random_depth,
+    "sample_then_train": loops.sample_then_train,
+    "turns_of_two": loops.turns_of_two,
+    "accumulated": loops.accumulated,
 }
+
+# Those whose steps differ.
+LOOPS = (
+    "mask_rcnn",
+    "faster_rcnn",
+    "mixtral",
+    "bert_any_length",
+    "gpt2_any_length",
+    "random_depth",
+    "sample_then_train",
+    "turns_of_two",
+    "accumulated",
+)
