@@ -2,22 +2,28 @@
 
     tools/scripts/venv_on_top.sh .venv-started tools/requirements/started.txt
     .venv-started/bin/python lab/bench/started.py --timm-train train.py --out started.json
+    tools/scripts/venv_on_top.sh .venv-started-more tools/requirements/started-more.txt
+    .venv-started-more/bin/python lab/bench/started.py --only 'nnunet*,axolotl*' --out started.json
     python lab/bench/started.py --table started.json
 
 Each row runs on the CPU in a folder of its own, with tiny data made for it, three times: plain;
 with room for everything, which tells its peak; and at half of that. What the first and the last
 have left is compared, bit by bit. Where they differ, a second plain run says whether the program
-repeats itself. Nothing of the packages is imported here.
+repeats itself. Nothing of the packages is imported here. A record keeps the rows that are not
+measured: with --only it is added to.
 
 timm's train.py is not in its wheel: it lies in the root of
 https://github.com/huggingface/pytorch-image-models (Apache-2.0); a record names its blob in git.
 ultralytics saves weights only averaged and in half precision: started_weights.py saves them as
-training has left them.
+training has left them. Two would not repeat themselves: nnU-Net seeds nothing, and is given
+trainers of started_nnunet.py's, which do; axolotl draws LoRA's first weights before it seeds, and
+started_seed.py has seeded by then.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import hashlib
 import json
 import os
@@ -28,17 +34,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import records, started_files
 from bench.records import Record
+from bench.started_rows import Row, rows
 
 ROOM = "1TiB"
 VARIABLES = {
@@ -59,145 +63,6 @@ _SECONDS = 3600
 _LAST_LINES = 40
 
 
-@dataclass(frozen=True)
-class Row:
-    """A program, what it is started with, and what it leaves."""
-
-    name: str
-    package: str  # none: it needs no other than PyTorch
-    command: str
-    settings: dict[str, Any]
-    compared: dict[str, tuple[str, str]]  # what: the file, and where in it
-    data: Callable[[Path], None] = lambda folder: None
-    scripts: dict[str, Path | None] = field(default_factory=dict)  # beside the data, by name
-    weights: bool = False  # started_weights.py saves them
-
-    @property
-    def batches(self) -> int:
-        return self.settings["epochs"] * self.settings["batches_per_epoch"]
-
-
-# ---- data
-
-
-def _draw(seed: int, side: int) -> tuple[Any, list[float]]:
-    """Noise with a bright square, and where the square is: its middle and its sides, as shares."""
-    import numpy as np
-    from PIL import Image
-
-    random = np.random.default_rng(seed)
-    pixels = random.integers(0, 128, (side, side, 3), dtype=np.uint8)
-    wide = int(random.integers(side // 4, side // 2))
-    left, top = (int(at) for at in random.integers(0, side - wide, 2))
-    pixels[top : top + wide, left : left + wide, seed % 3] = 255
-    middle = [(left + wide / 2) / side, (top + wide / 2) / side]
-    return Image.fromarray(pixels), [*middle, wide / side, wide / side]
-
-
-def _detection(images: int) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        for part, count in (("train", images), ("val", 16)):
-            for kind in ("images", "labels"):
-                (folder / "data" / kind / part).mkdir(parents=True)
-            for at in range(count):
-                picture, box = _draw(at, 160)
-                picture.save(folder / "data" / "images" / part / f"{at:04}.png")
-                label = " ".join([str(at % 3), *(f"{share:.6f}" for share in box)])
-                (folder / "data" / "labels" / part / f"{at:04}.txt").write_text(f"{label}\n")
-        names = ", ".join(f"{at}: {name}" for at, name in enumerate(("red", "green", "blue")))
-        text = f"train: images/train\nval: images/val\nnames: {{{names}}}\n"
-        (folder / "data" / "data.yaml").write_text(text)
-
-    return make
-
-
-def _classes(images: int) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        for part, count in (("train", images), ("validation", 32)):
-            for at in range(count):
-                kind = folder / "data" / part / ("red", "green", "blue")[at % 3]
-                kind.mkdir(parents=True, exist_ok=True)
-                _draw(at, 64)[0].save(kind / f"{at:04}.png")
-
-    return make
-
-
-# ---- rows
-
-
-def _yolo(name: str, batches: int, epochs: int, nbs: int = 64) -> Row:
-    told = f" nbs={nbs}" if nbs != 64 else ""
-    command = (
-        "yolo detect train model=yolov8n.yaml data=data/data.yaml imgsz=160 batch=8 "
-        f"epochs={epochs}{told} device=cpu save_dir=out"
-    )
-    return Row(
-        name,
-        "ultralytics",
-        command,
-        {
-            "epochs": epochs,
-            "batches_per_epoch": batches,
-            "nbs": nbs,
-            "workers": min(8, os.cpu_count() or 1),
-        },
-        {
-            "weights": ("weights.pt", ""),
-            "averaged weights, half precision": ("out/weights/last.pt", ".model"),
-        },
-        _detection(8 * batches),
-        weights=True,
-    )
-
-
-def _timm(name: str, train: Path | None, epochs: int, prefetcher: bool = True) -> Row:
-    command = (
-        "train.py data --model resnet18 --img-size 64 --num-classes 3 --batch-size 16 "
-        f"--epochs {epochs} --model-ema --workers 1 --device cpu"
-        f"{'' if prefetcher else ' --no-prefetcher'} --output out --experiment train"
-    )
-    last = "out/train/last.pth.tar"
-    return Row(
-        name,
-        "timm",
-        command,
-        {"epochs": epochs, "batches_per_epoch": 20, "workers": 1, "prefetcher": prefetcher},
-        {
-            "weights": (last, ".state_dict"),
-            "averaged weights": (last, ".state_dict_ema"),
-            "optimizer's states": (last, ".optimizer"),
-        },
-        _classes(320),
-        {"train.py": train},
-    )
-
-
-def _monai(name: str, epochs: int, workers: int) -> Row:
-    return Row(
-        name,
-        "monai",
-        f"started_monai.py --epochs {epochs} --workers {workers}",
-        {"epochs": epochs, "batches_per_epoch": 10, "workers": workers},
-        {"weights": ("end.pt", ".weights"), "losses": ("end.pt", ".losses")},
-        scripts={"started_monai.py": _HERE / "started_monai.py"},
-    )
-
-
-def rows(timm_train: Path | None) -> list[Row]:
-    """All of them; without timm's train.py its rows have no script."""
-    return [
-        _yolo("yolo", 40, 2, nbs=8),
-        _yolo("yolo-nbs64", 40, 2),
-        _yolo("yolo-short", 5, 8, nbs=8),
-        _yolo("yolo-short-nbs64", 5, 8),
-        _timm("timm", timm_train, 6),
-        _timm("timm-no-prefetcher", timm_train, 2, prefetcher=False),
-        _monai("monai-1", 12, 1),
-        _monai("monai-2", 12, 2),
-        _monai("monai-0", 4, 0),
-    ]
-
-
 # ---- running
 
 
@@ -215,43 +80,59 @@ def _words(command: str, limit: str | None) -> list[str]:
     if limit is not None:
         start = shlex.split(_LMS.format(limit=limit))
         return [sys.executable, *start[1:], program, *arguments]
-    if program.endswith(".py"):
+    if "=" in program:
+        return ["env", program, *_words(shlex.join(arguments), None)]
+    if program == "-m" or program.endswith(".py"):
         return [sys.executable, program, *arguments]
     return [str(Path(sys.executable).parent / program), *arguments]
+
+
+def _variables(row: Row, here: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LMS_")}
+    paths = [str(here / ".beside"), str(records.ROOT / "python")]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    made = kept | VARIABLES | row.variables | {"PYTHONPATH": os.pathsep.join(paths)}
+    made |= dict.fromkeys(("HF_HOME", "YOLO_CONFIG_DIR"), str(here / ".settings"))
+    if "LMS_LIBRARY" in os.environ:
+        made["LMS_LIBRARY"] = os.environ["LMS_LIBRARY"]
+    return made
+
+
+def _laid_out(row: Row, here: Path) -> None:
+    """Makes the folder of a run, but for what programs of the row's put into it."""
+    shutil.rmtree(here, ignore_errors=True)
+    for folder in (".beside", ".settings"):
+        (here / folder).mkdir(parents=True)
+    row.data(here)
+    for script, path in row.scripts.items():
+        (here / script).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, here / script)
+    if row.site:
+        shutil.copyfile(_HERE / row.site, here / ".beside" / "sitecustomize.py")
 
 
 def _run(row: Row, scratch: Path, name: str, limit: str | None = None) -> tuple[float, str]:
     """Seconds and output of a run, whose folder has that name afterwards. While it runs it is
     ``here``: paths are the same each time."""
     here = scratch / "here"
-    shutil.rmtree(here, ignore_errors=True)
-    for folder in (".beside", ".settings"):
-        (here / folder).mkdir(parents=True)
-    row.data(here)
-    for script, path in row.scripts.items():
-        shutil.copyfile(path, here / script)
-    if row.weights:
-        shutil.copyfile(_HERE / "started_weights.py", here / ".beside" / "sitecustomize.py")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("LMS_")}
-    paths = [str(here / ".beside"), str(records.ROOT / "python")]
-    paths += filter(None, [os.environ.get("PYTHONPATH")])
-    variables = kept | VARIABLES | {"PYTHONPATH": os.pathsep.join(paths)}
-    variables["YOLO_CONFIG_DIR"] = str(here / ".settings")
-    if "LMS_LIBRARY" in os.environ:
-        variables["LMS_LIBRARY"] = os.environ["LMS_LIBRARY"]
-    start, status = time.perf_counter(), 0
+    _laid_out(row, here)
+    commands = [*(_words(each, None) for each in row.before), _words(row.command, limit)]
+    seconds = status = 0
     with open(scratch / f"{name}.log", "w+", errors="replace") as log:
-        try:
-            words = _words(row.command, limit)
-            status = subprocess.run(
-                words, cwd=here, env=variables, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, timeout=_SECONDS,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            status = f"not ended after {_SECONDS} s"
-        except OSError as error:
-            status = str(error)
-        seconds = time.perf_counter() - start
+        for words in commands:
+            start = time.perf_counter()
+            try:
+                status = subprocess.run(
+                    words, cwd=here, env=_variables(row, here), stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=subprocess.STDOUT, timeout=_SECONDS,
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                status = f"not ended after {_SECONDS} s"
+            except OSError as error:
+                status = str(error)
+            seconds = time.perf_counter() - start
+            if status != 0:
+                break
         log.seek(0)
         output = log.read()
     shutil.rmtree(scratch / name, ignore_errors=True)
@@ -281,6 +162,10 @@ def _left_out(row: Row) -> str | None:
     return None
 
 
+def _blob(text: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
+
+
 def _compared(row: Row, scratch: Path) -> Record:
     plain = scratch / "plain"
     found = started_files.compare(row.compared, plain, scratch / "lms")
@@ -300,9 +185,11 @@ def measure(row: Row, scratch: Path) -> Record:
     if why is not None:
         return made | {"left_out": why}
     made["version"] = version(row.package) if row.package else None
-    for name, path in row.scripts.items():
-        text = path.read_bytes()
-        made["blobs"] = {name: hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()}
+    if row.before or row.variables:
+        made |= {"before": list(row.before), "variables": row.variables}
+    beside = row.scripts | ({row.site: _HERE / row.site} if row.site else {})
+    if beside:
+        made["blobs"] = {name: _blob(path.read_bytes()) for name, path in beside.items()}
     scratch.mkdir(parents=True, exist_ok=True)
     try:
         made["seconds_plain"], _ = _run(row, scratch, "plain")
@@ -352,10 +239,36 @@ def table(record: Record) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+# ---- the record
+
+
+def begun(path: Path | None, only: bool) -> Record:
+    """The record that rows go to: that of the file, where they are not all there are.
+
+    Raises:
+        ValueError: the file's is of another machine, or has other variables.
+    """
+    made: Record = {"machine": records.machine("cpu"), "variables": VARIABLES, "rows": []}
+    if path is None or not only or not path.exists():
+        return made
+    kept = json.loads(path.read_text())
+    for key, what in (("machine", "another machine"), ("variables", "other variables")):
+        if kept[key] != made[key]:
+            raise ValueError(f"{path} has {what}")
+    return kept
+
+
+def add(record: Record, row: Record, names: list[str]) -> None:
+    """Puts a row into the place of the one of its name, in the order of names."""
+    others = [each for each in record["rows"] if each["name"] != row["name"]]
+    order = {name: at for at, name in enumerate(names)}
+    record["rows"] = sorted([*others, row], key=lambda each: order.get(each["name"], len(order)))
+
+
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", type=lambda text: text.split(","), help="names of rows")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names or patterns")
     parser.add_argument("--timm-train", type=Path, help="timm's train.py")
     parser.add_argument("--scratch", type=Path, help="kept; by default a folder that goes")
     parser.add_argument("--out", type=Path)
@@ -365,22 +278,31 @@ def main() -> None:
         print(table(json.loads(given.table.read_text())))
         return
     all_rows = rows(given.timm_train)
-    unknown = set(given.only or ()) - {row.name for row in all_rows}
-    if unknown:
-        parser.error(f"no such row: {', '.join(sorted(unknown))}")
+    names = [row.name for row in all_rows]
+    chosen = set()
+    for pattern in given.only or ["*"]:
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            parser.error(f"no such row: {pattern}")
+        chosen |= set(found)
+    try:
+        record = begun(given.out, bool(given.only))
+    except ValueError as error:
+        parser.error(str(error))
     commit, dirty = records.commit()
-    made: Record = {"commit": commit, "commit_dirty": dirty, "machine": records.machine("cpu")}
-    made |= {"variables": VARIABLES, "rows": []}
+    measured = []
     with tempfile.TemporaryDirectory() as folder:
         scratch = (given.scratch or Path(folder)).resolve()
         for row in all_rows:
-            if given.only and row.name not in given.only:
+            if row.name not in chosen:
                 continue
-            made["rows"].append(measure(row, scratch / row.name))
-            print(json.dumps(made["rows"][-1], indent=1), flush=True)
+            made = measure(row, scratch / row.name) | {"commit": commit, "commit_dirty": dirty}
+            measured.append(made)
+            print(json.dumps(made, indent=1), flush=True)
+            add(record, made, names)
             if given.out:
-                records.write(made, given.out)
-    sys.exit(any(not row.get("equal", "left_out" in row) for row in made["rows"]))
+                records.write(record, given.out)
+    sys.exit(any(not row.get("equal", "left_out" in row) for row in measured))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What programs have left in files of torch.save's, compared bit by bit.
+"""What programs have left in files of torch.save's and of safetensors, compared bit by bit.
 
 The files may hold objects of packages, of which nothing is imported.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,18 @@ from typing import Any
 import torch
 
 from bench.records import Record
+
+# By safetensors' names of them.
+_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 class _Foreign:
@@ -67,12 +80,28 @@ def _tensors(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, torch
             yield from _tensors(part, f"{path}.{key}", seen)
 
 
+def _of_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Such a file is the length of a header, the header, and the bytes that it speaks of."""
+    content = path.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    found = {}
+    for name, facts in json.loads(content[8:begin]).items():
+        if name != "__metadata__":
+            first, last = (begin + at for at in facts["data_offsets"])
+            held = torch.frombuffer(bytearray(content[first:last]), dtype=torch.uint8)
+            found[name] = held.view(_TYPES[facts["dtype"]]).reshape(facts["shape"])
+    return found
+
+
 def tensors_of(folder: Path, pattern: str, within: str) -> dict[str, torch.Tensor]:
     """The tensors in the one file of a folder that has such a path, by where they are in it."""
     found = list(folder.glob(pattern))
     if len(found) != 1:
         raise FileNotFoundError(f"{len(found)} files {pattern} were left")
-    held = torch.load(found[0], map_location="cpu", weights_only=False, pickle_module=_Pickle)
+    if found[0].suffix == ".safetensors":
+        held = _of_safetensors(found[0])
+    else:
+        held = torch.load(found[0], map_location="cpu", weights_only=False, pickle_module=_Pickle)
     return {
         path: each
         for path, each in _tensors(held, "", set())

@@ -13,7 +13,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lab"))
 
-from bench import started, started_files  # noqa: E402
+from bench import records, started, started_files  # noqa: E402
 
 pytestmark = pytest.mark.pinned
 
@@ -166,13 +166,77 @@ def test_bits_are_compared_and_not_values() -> None:
 
 def test_weights_that_a_program_does_not_save(tmp_path: Path) -> None:
     """An interpreter of its own: what is forked has begun already."""
-    own = replace(row(tmp_path, SAVES), weights=True)
+    own = replace(row(tmp_path, SAVES), site="started_weights.py")
     started._run(own, tmp_path, "plain")
     kept = started_files.tensors_of(tmp_path / "plain", "weights.pt", "")
     saved = started_files.tensors_of(tmp_path / "plain", "end.pt", ".weights")
     assert len(kept) == len(saved) == 12
     pairs = zip(kept.values(), saved.values(), strict=True)
     assert all(started_files._same(one, other) for one, other in pairs)
+
+
+def test_what_is_run_first_and_with_which_variables(tmp_path: Path) -> None:
+    """The plain run of a module's: an interpreter of its own, with what is in its folder."""
+    first = tmp_path / "first.py"
+    first.write_text(
+        "import os, pathlib, random, torch\n"
+        "pathlib.Path('module.py').write_text('import first')\n"
+        "drawn = [random.random(), torch.rand(1).item(), os.environ['ONE'], os.environ['TWO']]\n"
+        "with open('drawn.txt', 'a') as file: print(*drawn, file=file)\n"
+    )
+    own = started.Row(
+        "own",
+        "",
+        "-m module",
+        {"epochs": 1, "batches_per_epoch": 1},
+        {},
+        scripts={"first.py": first, "folder/again.py": first},
+        before=("ONE=other first.py",),
+        variables={"ONE": "1", "TWO": "2"},
+        site="started_seed.py",
+    )
+    started._run(own, tmp_path, "plain")
+    kept = (tmp_path / "plain" / "drawn.txt").read_text().splitlines()
+    assert [line.split()[2:] for line in kept] == [["other", "2"], ["1", "2"]]
+    assert kept[0].split()[:2] == kept[1].split()[:2]
+    assert (tmp_path / "plain" / "folder" / "again.py").is_file()
+
+    failing = replace(own, before=("first.py", "no-such-program"))
+    with pytest.raises(started.Failed) as failed:
+        started._run(failing, tmp_path, "peak")
+    assert "no-such-program" in str(failed.value)
+    assert (tmp_path / "peak" / "drawn.txt").read_text().count("\n") == 1
+
+
+def test_files_of_safetensors(tmp_path: Path) -> None:
+    facts = {
+        "__metadata__": {"format": "pt"},
+        "b": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
+        "a": {"dtype": "BF16", "shape": [], "data_offsets": [8, 10]},
+    }
+    values = torch.tensor([[1.5], [-0.0]]), torch.tensor(3.0, dtype=torch.bfloat16)
+    header = json.dumps(facts).encode()
+    parts = [bytes(each.reshape(-1).view(torch.uint8).tolist()) for each in values]
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"".join([len(header).to_bytes(8, "little"), header, *parts]))
+    found = started_files.tensors_of(tmp_path, "*.safetensors", "")
+    assert found.keys() == {".a", ".b"}
+    assert started_files._same(found[".b"], values[0])
+    assert started_files._same(found[".a"], values[1])
+
+
+def test_a_record_is_added_to(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    record = started.begun(file, True)
+    for name, number in (("second", 1), ("of old", 2), ("first", 3), ("second", 4)):
+        started.add(record, {"name": name, "number": number}, ["first", "second"])
+    records.write(record, file)
+    kept = started.begun(file, True)
+    assert [each["number"] for each in kept["rows"]] == [3, 4, 2]
+    assert started.begun(file, False)["rows"] == []
+    records.write(record | {"variables": {}}, file)
+    with pytest.raises(ValueError, match="has other variables"):
+        started.begun(file, True)
 
 
 # ---- the record
@@ -187,13 +251,22 @@ def test_the_record_is_of_all_rows_and_has_equal_weights() -> None:
     for name, kept in ROWS.items():
         row = everything[name]
         assert (kept["command"], kept["batches"]) == (row.command, row.batches)
+        assert kept.get("before", []) == list(row.before)
+        assert kept.get("variables", {}) == row.variables
         assert kept["equal"] is True, name
         assert kept["compared"].keys() == row.compared.keys()
         assert all(one["equal"] == one["tensors"] > 0 for one in kept["compared"].values())
 
 
+def test_each_row_says_of_which_commit_it_is() -> None:
+    for name, kept in ROWS.items():
+        assert len(kept["commit"]) == 40, name
+        assert kept["commit_dirty"] in (True, False), name
+
+
 def test_the_versions_are_those_that_are_pinned() -> None:
-    pinned = (ROOT / "tools" / "requirements" / "started.txt").read_text()
+    files = sorted((ROOT / "tools" / "requirements").glob("started*.txt"))
+    pinned = "".join(file.read_text() for file in files)
     for kept in ROWS.values():
         assert f"{kept['program']}=={kept['version']}\n" in pinned
 
@@ -215,6 +288,13 @@ def test_the_page_says_what_the_record_says() -> None:
         "monai-1": "{plan_steps} of {batches} steps planned with one loader worker",
         "monai-2": ", {plan_steps} with two |",
         "monai-0": "of MONAI's {batches} steps {plan_steps} were planned",
+        "nnunet-no-augmentation": "{plan_steps} of {batches} steps planned. With it",
+        "nnunet-0": "With it {plan_steps} of {batches} in the same process",
+        "nnunet-1": "and {plan_steps} of {batches} with one loader process",
+        "axolotl": "{plan_steps} of {batches} steps planned, and",
+        "axolotl-launcher": "and {plan_steps} by `axolotl train`",
+        "axolotl-packed": "{plan_steps} with packed sequences",
+        "axolotl-lora": "and {plan_steps} with LoRA",
     }
     assert said.keys() == ROWS.keys()
     for name, words in said.items():
