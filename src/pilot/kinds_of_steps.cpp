@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <span>
 
 namespace lms {
 namespace {
@@ -59,6 +60,13 @@ bool same_round(const StepShape& a, const StepShape& b) {
 }
 
 bool repeats(const StepShape& whole, const StepShape& part) { return repeats_at(whole, 0, part); }
+
+bool begins_with(const StepShape& whole, const StepShape& part) {
+  if (whole.operators.size() <= part.operators.size()) return false;
+  const auto beginning = std::span(whole.operators).first(part.operators.size());
+  return std::ranges::equal(beginning, part.operators, {}, &StepShape::Operator::key,
+                            &StepShape::Operator::key);
+}
 
 bool has_part(const StepShape& whole, const StepShape& part) {
   for (std::size_t first = 0; first < whole.operators.size(); ++first) {

@@ -18,6 +18,8 @@ inline constexpr std::size_t kTellTale = 12;
 
 /// True if `whole` is `part`, and then at least the beginning of `part` again.
 [[nodiscard]] bool repeats(const StepShape& whole, const StepShape& part);
+/// True if the whole begins with all of the part, and then goes on, whichever way.
+[[nodiscard]] bool begins_with(const StepShape& whole, const StepShape& part);
 
 /// True if a round of `part`, and its beginning again, is anywhere in `whole`: one of the
 /// micro-batches of a step.

@@ -42,6 +42,9 @@ void Pilot::settle_parting() {
     const bool in_vain = other->hopeless && !other->planned;
     return !other->waits && !in_vain && repeats(other->shape, part.shape);
   });
+  const bool is_beginning = part.suspected && std::ranges::any_of(scripts_, [&](const auto& one) {
+                              return one->planned && begins_with(one->shape, part.shape);
+                            });
   if (!begins_another && !parting->changed && along >= kMicro * part.size()) return;
   if (++part.ended_early < part.patience && !begins_another) return;
   const auto often = static_cast<std::uint64_t>(part.patience) / 2;
@@ -56,7 +59,7 @@ void Pilot::settle_parting() {
   const std::uint64_t heard_until = operators_ + rounds * whole * std::min(often, kLongest);
   const bool has_plan = std::ranges::any_of(
       scripts_, [&](const auto& one) { return of_its_form(one) && one->planned; });
-  const bool goes_on = !begins_another && (has_plan || often == 1);
+  const bool goes_on = !begins_another && !is_beginning && (has_plan || often == 1);
   for (const auto& one : scripts_ | std::views::filter(of_its_form)) {
     one->suspected = true;
     if (!goes_on) one->shunned_until = until;

@@ -128,7 +128,7 @@ bool Pilot::estimate_times(Script& whole) const {
 /// The whole is followed from its next beginning on, which is its parts' as well.
 void Pilot::leave_parts_alone(const Script& whole) {
   for (const auto& part : scripts_) {
-    if (!repeats(whole.shape, part->shape)) continue;
+    if (!begins_with(whole.shape, part->shape)) continue;
     part->shunned_until = operators_ + kSeen * whole.size();
   }
 }

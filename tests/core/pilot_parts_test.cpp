@@ -60,6 +60,24 @@ TEST(PilotParts, TheWholeIsKnownSoon) {
   }
 }
 
+/// A loss that is read from some step on: the step was the beginning of what it is now.
+TEST(PilotParts, OneOperatorMoreFromNowOn) {
+  PartsLoop loop;
+  for (int i = 0; i < 10; ++i) loop.step(kPartLayers);
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  const auto read = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      loop.step(kPartLayers);
+      loop.optimizer();
+    }
+    return loop.pilot.stats();
+  };
+  const auto before = read(12);
+  const auto after = read(8);
+  EXPECT_EQ(after.divergences, before.divergences);
+  EXPECT_EQ(after.steps - before.steps, 8);
+}
+
 TEST(PilotParts, AsManyAsTheLoopLikes) {
   std::mt19937 random(7);
   PartsLoop loop;
