@@ -35,6 +35,25 @@ class Where:
         return torch.autocast(self.device.type, dtype=dtype)
 
 
+# Sizes of the tiny variants.
+TINY_BERT = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+TINY_BERT |= {"intermediate_size": 128, "vocab_size": 256}
+TINY_GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256}
+TINY_GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
+
+
+def one_update(
+    where: Where, update: torch.optim.Optimizer, loss_of: Callable[[], Tensor]
+) -> Tensor:
+    """An iteration of one batch: its loss, under autocast, and the update that follows from it."""
+    update.zero_grad()
+    with where.autocast():
+        loss = loss_of()
+    loss.backward()
+    update.step()
+    return loss.detach()
+
+
 def adamw(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, **options)
 

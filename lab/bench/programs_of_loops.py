@@ -10,12 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.packages import import_package
-from bench.program import SEED, Program, Where, adamw, sgd, transformers
-
-_TINY_GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256}
-_TINY_GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
-_TINY_BERT = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-_TINY_BERT |= {"intermediate_size": 128, "vocab_size": 256}
+from bench.program import (
+    SEED,
+    TINY_BERT,
+    TINY_GPT2,
+    Program,
+    Where,
+    adamw,
+    one_update,
+    sgd,
+    transformers,
+)
 
 
 def random_depth(where: Where) -> Program:
@@ -43,19 +48,14 @@ def random_depth(where: Where) -> Program:
     update = adamw(model)
 
     def step(_: int) -> Tensor:
-        update.zero_grad()
-        with where.autocast():
-            loss = functional.cross_entropy(model(images), labels)
-        loss.backward()
-        update.step()
-        return loss.detach()
+        return one_update(where, update, lambda: functional.cross_entropy(model(images), labels))
 
     return Program(model, step)
 
 
 def sample_then_train(where: Where) -> Program:
     """A GPT-2 that writes on, now more and now less, and is trained on what it has written."""
-    model = transformers("GPT2LMHeadModel", "GPT2Config", {}, _TINY_GPT2)(where)
+    model = transformers("GPT2LMHeadModel", "GPT2Config", {}, TINY_GPT2)(where)
     words, chance = model.config.vocab_size, random.Random(SEED)
     batch, start, most = (2, 8, 8) if where.tiny else (64, 64, 96)
     update = adamw(model)
@@ -68,19 +68,14 @@ def sample_then_train(where: Where) -> Program:
         with torch.no_grad(), where.autocast():
             text = model.generate(prompt, min_new_tokens=count, max_new_tokens=count, **given)
         model.train()
-        update.zero_grad()
-        with where.autocast():
-            loss = model(input_ids=text, labels=text).loss
-        loss.backward()
-        update.step()
-        return loss.detach()
+        return one_update(where, update, lambda: model(input_ids=text, labels=text).loss)
 
     return Program(model, step)
 
 
 def accumulated(where: Where) -> Program:
     """A BERT: one to four micro-batches for an update."""
-    model = transformers("BertForMaskedLM", "BertConfig", {}, _TINY_BERT)(where)
+    model = transformers("BertForMaskedLM", "BertConfig", {}, TINY_BERT)(where)
     words, chance = model.config.vocab_size, random.Random(SEED)
     update = adamw(model)
 

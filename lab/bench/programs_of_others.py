@@ -18,7 +18,17 @@ from torch.nn import functional
 from bench import programs_of_loops as loops
 from bench import programs_written_out as written
 from bench.packages import Missing, import_package
-from bench.program import SEED, Program, Where, adamw, sgd, transformers
+from bench.program import (
+    SEED,
+    TINY_BERT,
+    TINY_GPT2,
+    Program,
+    Where,
+    adamw,
+    one_update,
+    sgd,
+    transformers,
+)
 
 
 def _timm(
@@ -48,12 +58,9 @@ def _timm(
         update = optimizer(model)
 
         def step(_: int) -> Tensor:
-            update.zero_grad()
-            with where.autocast():
-                loss = functional.cross_entropy(model(images), labels)
-            loss.backward()
-            update.step()
-            return loss.detach()
+            return one_update(
+                where, update, lambda: functional.cross_entropy(model(images), labels)
+            )
 
         return Program(model, step)
 
@@ -109,10 +116,6 @@ def _text(
     return make
 
 
-_SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-_SMALL |= {"intermediate_size": 128, "vocab_size": 256}
-_GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256}
-_GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
 _T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 256}
 _T5_ALL = {"decoder_start_token_id": 0}
 _MIXTRAL = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8}
@@ -138,17 +141,17 @@ PROGRAMS: dict[str, Callable[[Where], Program]] = {
     "mixer": _timm("mixer_b16_224", 64, tiny_side=224),
     "densenet": _timm("densenet121", 64, growth_rate=8),
     "maxvit": _timm("maxvit_tiny_tf_224", 32, tiny_side=224),
-    "gpt2": _text("GPT2LMHeadModel", "GPT2Config", 8, 1024, {}, _GPT2, clip=True),
+    "gpt2": _text("GPT2LMHeadModel", "GPT2Config", 8, 1024, {}, TINY_GPT2, clip=True),
     "gpt2_lengths": _text(
         "GPT2LMHeadModel",
         "GPT2Config",
         8,
         1024,
         {},
-        _GPT2,
+        TINY_GPT2,
         lengths=(128, 256, 384, 512, 640, 768, 896, 1024),
     ),
-    "bert": _text("BertForMaskedLM", "BertConfig", 24, 512, {}, _SMALL, accumulate=2),
+    "bert": _text("BertForMaskedLM", "BertConfig", 24, 512, {}, TINY_BERT, accumulate=2),
     "t5": _text("T5ForConditionalGeneration", "T5Config", 32, 512, _T5_ALL, _T5, decodes=True),
     "qwen": _text(
         "Qwen2ForCausalLM",
@@ -163,7 +166,7 @@ PROGRAMS: dict[str, Callable[[Where], Program]] = {
             "intermediate_size": 4864,
             "vocab_size": 151936,
         },
-        _SMALL | {"num_key_value_heads": 2},
+        TINY_BERT | {"num_key_value_heads": 2},
         clip=True,
     ),
     "mixtral": _text(
@@ -172,7 +175,7 @@ PROGRAMS: dict[str, Callable[[Where], Program]] = {
         8,
         512,
         _MIXTRAL,
-        _SMALL | {"num_key_value_heads": 2, "num_local_experts": 4},
+        TINY_BERT | {"num_key_value_heads": 2, "num_local_experts": 4},
     ),
     "lora": written.fine_tuned,
     "whisper": written.speech,
@@ -191,11 +194,11 @@ PROGRAMS: dict[str, Callable[[Where], Program]] = {
         16,
         1024,
         {"max_position_embeddings": 1024},
-        _SMALL,
+        TINY_BERT,
         lengths=_ANY_LENGTH,
     ),
     "gpt2_any_length": _text(
-        "GPT2LMHeadModel", "GPT2Config", 8, 1024, {}, _GPT2, lengths=_ANY_LENGTH
+        "GPT2LMHeadModel", "GPT2Config", 8, 1024, {}, TINY_GPT2, lengths=_ANY_LENGTH
     ),
     "random_depth": loops.random_depth,
     "sample_then_train": loops.sample_then_train,

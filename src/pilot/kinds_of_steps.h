@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "steps/step_log.h"
@@ -9,6 +11,14 @@ namespace lms {
 
 /// So many operators in a row, alike in all that can be seen, tell that a known step has begun.
 inline constexpr std::size_t kTellTale = 12;
+
+/// What has repeated and is not looked for would be found again at each operator, and to make its
+/// shape takes as long as all of its operators: so many may come before it is tried again.
+inline std::uint64_t pause_after(std::uint64_t operators) {
+  constexpr std::uint64_t kPart = 8;  // of the step
+  constexpr std::uint64_t kMost = 64;
+  return std::clamp<std::uint64_t>(operators / kPart, 1, kMost);
+}
 
 /// The same operators, whatever they work on.
 [[nodiscard]] bool same_operators(const StepShape& a, const StepShape& b);

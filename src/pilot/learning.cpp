@@ -42,9 +42,6 @@ void Pilot::settle_parting() {
     const bool in_vain = other->hopeless && !other->planned;
     return !other->waits && !in_vain && repeats(other->shape, part.shape);
   });
-  const bool is_beginning = part.suspected && std::ranges::any_of(scripts_, [&](const auto& one) {
-                              return one->planned && begins_with(one->shape, part.shape);
-                            });
   if (!begins_another && !parting->changed && along >= kMicro * part.size()) return;
   if (++part.ended_early < part.patience && !begins_another) return;
   const auto often = static_cast<std::uint64_t>(part.patience) / 2;
@@ -57,6 +54,9 @@ void Pilot::settle_parting() {
       std::max<std::uint64_t>(walk.operators - parting->before, part.size());
   const std::uint64_t until = operators_ + rounds * whole * often;
   const std::uint64_t heard_until = operators_ + rounds * whole * std::min(often, kLongest);
+  const bool is_beginning = part.suspected && std::ranges::any_of(scripts_, [&](const auto& one) {
+                              return one->planned && begins_with(one->shape, part.shape);
+                            });
   const bool has_plan = std::ranges::any_of(
       scripts_, [&](const auto& one) { return of_its_form(one) && one->planned; });
   const bool goes_on = !begins_another && !is_beginning && (has_plan || often == 1);
@@ -241,11 +241,10 @@ bool Pilot::tell_again(const Walk& walk) {
   return walk.inside();
 }
 
-bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes,
-                   const StepLog& log) {
+bool Pilot::rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes) {
   Walk walk(*script);
   walk.allow(sizes);
-  if (!walk.go_along(log, from)) return false;
+  if (!walk.go_along(log_, from)) return false;
   walk_along(script, std::move(walk));
   log_.clear();
   return true;
@@ -270,7 +269,7 @@ void Pilot::look_for_known() {
     settle_parting();
     if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
-    if (rejoin(script, from, Walk::Sizes::kEqual, log_)) return;
+    if (rejoin(script, from)) return;
     alike.push_back(script);
   }
   // Those of other sizes: the smallest that this one is within, but first what has come to its end
@@ -281,7 +280,7 @@ void Pilot::look_for_known() {
   for (const Walk::Sizes sizes : {Walk::Sizes::kWithin, Walk::Sizes::kAny}) {
     for (const auto& script : alike) {
       const std::uint64_t from = log_.end() - std::min(kTellTale, script->size());
-      if (rejoin(script, from, sizes, log_)) return;
+      if (rejoin(script, from, sizes)) return;
     }
   }
 }
@@ -373,12 +372,8 @@ void Pilot::look_for_new() {
     again = operators_ + std::max<std::uint64_t>(kPause, 2 * script->size());
     return;
   }
-  // What does not go on is found again at each operator, and to make its shape takes as long as all
-  // of its operators.
   const auto pause = [&] {
-    constexpr std::uint64_t kPart = 8;  // of the step
-    const std::uint64_t until =
-        operators_ + std::clamp<std::uint64_t>(script->size() / kPart, 1, kPause);
+    const std::uint64_t until = operators_ + pause_after(script->size());
     look_again_ = std::max(look_again_, until);
     look_again_for_form_ = std::max(look_again_for_form_, until);
   };
@@ -398,7 +393,7 @@ void Pilot::look_for_new() {
                                                    : same_form((*known)->shape, script->shape);
     if (!same) continue;
     is_known = true;
-    if (rejoin(*known, span->end, sizes, log_)) return;
+    if (rejoin(*known, span->end, sizes)) return;
     // The same on other blocks: of another model, perhaps after the first.
     if (sizes == Walk::Sizes::kEqual && (*known)->planned &&
         same_blocks((*known)->shape, script->shape)) {
@@ -413,8 +408,7 @@ void Pilot::look_for_new() {
   get_to_know(*script);
   // What has come twice is a step, though what comes now is already another, or on a detour.
   const bool lasts = detours_.open() && !is_known && sizes == Walk::Sizes::kEqual;
-  if (!rejoin(script, span->end, sizes, log_) && (!lasts || is_several(script->shape)))
-    return pause();
+  if (!rejoin(script, span->end, sizes) && (!lasts || is_several(script->shape))) return pause();
   if (replaced != scripts_.end()) {
     *replaced = std::move(script);
   } else {

@@ -51,16 +51,13 @@ std::optional<StepLog::Span> Overheard::repeated(std::uint64_t now) {
 /// A step of which parts have been followed may have come twice by now. It gets a plan while they
 /// are followed on, if their times are known, and else is timed first.
 void Pilot::look_for_whole() {
-  constexpr std::uint64_t kPart = 8;  // of the step
-  constexpr std::uint64_t kPause = 64;
   if (!overheard_.log()) return;
   const auto span = overheard_.repeated(operators_);
   if (!overheard_.log()) wants_costs_ = !walking();
-  if (!span || scripts_.size() >= kMostScripts) return;
+  // One at a time: the one before may wait until another plan has been made.
+  if (!span || whole_ || scripts_.size() >= kMostScripts) return;
   const std::uint64_t size = span->end - span->begin;
-  const auto go_on = [&] {
-    overheard_.pause(operators_ + std::clamp<std::uint64_t>(size / kPart, 1, kPause));
-  };
+  const auto go_on = [&] { overheard_.pause(operators_ + pause_after(size)); };
   const auto is_it = [&](const auto& one) { return one->suspected && one->size() == size; };
   if (std::ranges::any_of(scripts_, is_it)) return go_on();
   auto script = std::make_shared<Script>();
@@ -69,12 +66,14 @@ void Pilot::look_for_whole() {
   if (is_several(script->shape) || std::ranges::any_of(scripts_, is_known)) return go_on();
   if (bytes_needed(script->shape) < options_.limit / 2) return go_on();
   get_to_know(*script);
-  if (!Walk(*script).go_along(*overheard_.log(), span->end)) return go_on();
+  Walk walk(*script);
+  if (!walk.go_along(*overheard_.log(), span->end)) return go_on();
   if (estimate_times(*script)) {
     script->waits = true;
     whole_ = script;
   } else {
-    (void)rejoin(script, span->end, Walk::Sizes::kEqual, *overheard_.log());
+    walk_along(script, std::move(walk));
+    log_.clear();
     leave_parts_alone(*script);
   }
   detours_.know(size);

@@ -216,13 +216,10 @@ void Pilot::tell(Tell tell) {
 
 void Pilot::begin_locked() {
   ++operators_;
-  if (StepLog* heard = overheard_.log()) {
-    heard->begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
-  }
-  if (!walking()) {
-    log_.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
-    return;
-  }
+  tell([&](StepLog& log) {
+    log.begin_operator(now_.key, now_.name, now_.repeatable, now_.replay_cost);
+  });
+  if (!walking()) return;
   if (!walk_->begin(now_.key)) differs();  // which tells the log, if it is no known step
   if (walking() && !walk_->inside()) (void)walk_->begin(now_.key);
 }

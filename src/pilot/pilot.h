@@ -350,8 +350,8 @@ class Pilot {
   void give_up_detour();
   void look_for_way_back();
   void learn_now();
-  bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from, Walk::Sizes sizes,
-              const StepLog& log);
+  bool rejoin(const std::shared_ptr<Script>& script, std::uint64_t from,
+              Walk::Sizes sizes = Walk::Sizes::kEqual);
   void get_to_know(Script& script);
   void change_size(bool any = false);
   void learn_size();

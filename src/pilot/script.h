@@ -47,7 +47,7 @@ struct Script {
   int patience = 2;  ///< so often it may end early before it is shunned (again)
   std::uint64_t shunned_until = 0;
   bool left = false;       ///< the last step that began as it was another
-  bool has_parts = false;  ///< rounds of a shorter one that has been shunned
+  bool has_parts = false;  ///< rounds of a shorter one that has been suspected
   bool suspected = false;  ///< of being a part of a longer one
   bool waits = false;      ///< for its plan, before it is followed: its parts are meanwhile
   bool is_part = false;    ///< of a step, by all that is known: micro-batches, say
