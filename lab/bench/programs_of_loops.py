@@ -57,7 +57,7 @@ def sample_then_train(where: Where) -> Program:
     """A GPT-2 that writes on, now more and now less, and is trained on what it has written."""
     model = transformers("GPT2LMHeadModel", "GPT2Config", {}, TINY_GPT2)(where)
     words, chance = model.config.vocab_size, random.Random(SEED)
-    batch, start, most = (2, 8, 8) if where.tiny else (64, 64, 96)
+    batch, start, most = (2, 8, 8) if where.tiny else (64, 64, 32)
     update = adamw(model)
 
     def step(_: int) -> Tensor:

@@ -122,6 +122,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   if (!ended && (!goes_on_timing || !wants_times(*script))) stop_timing();
   // The same step under another plan, or in another size, is the same loop still.
   if (!walk_ || script_->form != script->form) joined_ = operators_;
+  if (!walk.jumped()) step_begun_at_ = operators_ - walk.position();
   // The walk refers to its script.
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
@@ -160,7 +161,7 @@ bool Pilot::wants_times(const Script& script) const {
 }
 
 bool Pilot::timing_due() const {
-  if (job_) return false;
+  if (job_ || whole_) return false;
   // The step that begins may turn out to be another that is still to be planned.
   const bool others = std::ranges::any_of(scripts_, [&](const auto& other) {
     return other != script_ && wants_times(*other) &&
@@ -170,7 +171,7 @@ bool Pilot::timing_due() const {
 }
 
 bool Pilot::own_timing_due() const {
-  if (job_ || script_->hopeless) return false;
+  if (job_ || whole_ || script_->hopeless) return false;
   // Times are taken once to plan, once more where the plan itself has changed them, and of the plan
   // that is kept, to be shown.
   const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
@@ -180,6 +181,8 @@ bool Pilot::own_timing_due() const {
 std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   show_step(false);
   script_->left = false;
+  note_length(script_, whole);
+  step_begun_at_ = operators_;
   // It was not one of the others after all.
   if (timing_ && !sized_ && !own_timing_due()) stop_timing();
   const double now_ms = device_.now_ms();

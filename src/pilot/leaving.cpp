@@ -54,6 +54,7 @@ void Pilot::give_up(const Detour::Left& left) {
 void Pilot::look_for_way_back() {
   if (!detour_) return;
   if (detour_->is_lost(log_)) {
+    note_length(detour_->left().script, false);
     // Of a step that has jumped the log does not have the beginning: the next one it shall have.
     if (detour_->jumped()) straight_until_ = operators_ + 2 * detour_->left().script->size();
     return give_up_detour();

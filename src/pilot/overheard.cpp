@@ -58,6 +58,7 @@ void Pilot::look_for_whole() {
   if (!span || whole_ || scripts_.size() >= kMostScripts) return;
   const std::uint64_t size = span->end - span->begin;
   const auto go_on = [&] { overheard_.pause(operators_ + pause_after(size)); };
+  if (size <= growth_.longer_than) return go_on();
   const auto is_it = [&](const auto& one) { return one->suspected && one->size() == size; };
   if (std::ranges::any_of(scripts_, is_it)) return go_on();
   auto script = std::make_shared<Script>();
@@ -68,6 +69,7 @@ void Pilot::look_for_whole() {
   get_to_know(*script);
   Walk walk(*script);
   if (!walk.go_along(*overheard_.log(), span->end)) return go_on();
+  growth_ = {};
   if (estimate_times(*script)) {
     script->waits = true;
     whole_ = script;

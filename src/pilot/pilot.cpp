@@ -35,6 +35,7 @@ void Pilot::start(const Options& options) {
   log_.clear();
   overheard_.stop();
   whole_.reset();
+  growth_ = {};
   log_.set_marginal(kMarginal * options.min_block);
   outlook_.clear();
   scripts_.clear();
@@ -52,6 +53,7 @@ void Pilot::start(const Options& options) {
   left_out_from_.reset();
   straight_until_ = 0;
   followed_ = 0;
+  step_begun_at_ = 0;
   look_again_ = look_again_for_form_ = look_roughly_ = operators_ = joined_ = diverged_ =
       planned_at_ = 0;
   left_at_.clear();
@@ -329,6 +331,7 @@ void Pilot::end_operator() {
       if (!walking()) complain();
     }
     look_for_whole();
+    look_for_longer();
     see_to_whole();
     if (!job) job = std::exchange(due_, nullptr);
   }

@@ -370,6 +370,9 @@ class Pilot {
   void look_for_known();
   void look_for_new();
   void look_for_whole();
+  void note_length(const std::shared_ptr<Script>& script, bool right);
+  void look_for_longer();
+  void forget_outgrown(const Script& longer);
   [[nodiscard]] bool estimate_times(Script& whole) const;
   void leave_parts_alone(const Script& whole);
   void see_to_whole();
@@ -421,6 +424,7 @@ class Pilot {
   StepLog log_;
   Overheard overheard_;
   std::shared_ptr<Script> whole_;  ///< found there, and to be planned
+  Growth growth_;
   Outlook outlook_;
   std::vector<std::shared_ptr<Script>> scripts_;
   std::uint64_t forms_ = 0;         ///< the last Script::form
@@ -454,7 +458,8 @@ class Pilot {
   bool shown_ = false;   ///< the device has been told that a step runs under a plan
   int followed_ = 0;     ///< steps in a row under the plan of script_
   double step_begun_ms_ = 0;
-  double least_step_ms_ = 0;     ///< of these, of those that were not timed; 0: of none
+  std::uint64_t step_begun_at_ = 0;  ///< operators_, likewise
+  double least_step_ms_ = 0;         ///< of these, of those that were not timed; 0: of none
   std::int64_t misplaced_ = 0;   ///< what the device has said of them, when strays were last due
   int settle_after_ = 0;         ///< steps for which strays are left alone
   bool way_due_ = false;         ///< the device is to clear the way for the plan

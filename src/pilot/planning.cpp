@@ -222,7 +222,8 @@ void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
   script.finish();
   // Not before some steps in a row have followed a plan: where few are alike, another order may
   // never be learnt.
-  if (options.may_wait && script.refined) choose_deferred_of(script, options);
+  const bool is_it = script.refined && !script.lengths.outgrown();
+  if (options.may_wait && is_it) choose_deferred_of(script, options);
 }
 
 void Pilot::keep_plan(const Script& script, const std::string& folder, const std::string& key) {
@@ -316,6 +317,10 @@ void Pilot::take_over() {
   }
   const auto found = std::ranges::find(scripts_, original);
   if (found == scripts_.end()) return;
+  if (!made->deferred.empty() && (whole_ || growth_.longer_than > 0)) {
+    original->refined = true;  // it may not be the step whose updates are to wait
+    return;
+  }
   *found = made;
   if (!made->deferred.empty() && options_.may_wait) {
     options_.may_wait = nullptr;  // once: what waits already is no update at its call any more
@@ -332,7 +337,10 @@ void Pilot::take_over() {
   if (!original->planned) ++stats_.planned;
   if (made->kept) ++stats_.kept;
   if (!original->planned) forget_smaller(*made);
-  if (waited) leave_parts_alone(*made);
+  if (waited) {
+    leave_parts_alone(*made);
+    forget_outgrown(*made);
+  }
   if (script_ != original) return;
   put_to_trial(*job);
   // It may have begun beyond the first operators.

@@ -33,6 +33,7 @@ void Script::take_standing(const Script& followed) {
   left = followed.left;
   has_parts = followed.has_parts;
   is_part = followed.is_part;
+  lengths = followed.lengths;
   refined = followed.refined;
 }
 

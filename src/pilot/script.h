@@ -10,6 +10,7 @@
 
 #include "base/node_allocator.h"
 #include "pilot/plan_trial.h"
+#include "pilot/step_lengths.h"
 #include "pilot/turns.h"
 #include "plan/beyond_room.h"
 #include "plan/search.h"
@@ -51,6 +52,7 @@ struct Script {
   bool suspected = false;  ///< of being a part of a longer one
   bool waits = false;      ///< for its plan, before it is followed: its parts are meanwhile
   bool is_part = false;    ///< of a step, by all that is known: micro-batches, say
+  StepLengths lengths;     ///< of its steps, where they take detours
   Bytes budget = 0;        ///< that the plan was made for
   Bytes room = 0;          ///< bytes on the device that there were for it
   Bytes page = 0;          ///< in which they can be scattered; 0: they cannot

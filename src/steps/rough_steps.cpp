@@ -1,7 +1,10 @@
 #include "steps/rough_steps.h"
 
 #include <algorithm>
+#include <functional>
+#include <ranges>
 #include <unordered_map>
+#include <utility>
 
 #include "base/mixed.h"
 
@@ -149,27 +152,53 @@ std::optional<std::vector<std::int64_t>> same_of(const std::vector<std::uint64_t
   return {};
 }
 
+/// The same steps, cut where the log is like that beginning for longest; nothing where it is not.
+std::vector<std::optional<std::uint64_t>> cut_at(const StepLog& log, const BeginsLike& begins,
+                                                 const std::vector<std::uint64_t>& valleys) {
+  std::vector<std::optional<std::uint64_t>> cuts;
+  for (std::size_t i = 0; i < valleys.size(); ++i) {
+    const std::uint64_t end = i + 1 < valleys.size() ? valleys[i + 1] : log.end();
+    std::uint64_t longest = kWindow - 1;
+    std::optional<std::uint64_t>& cut = cuts.emplace_back();
+    for (std::uint64_t at = valleys[i]; at < end; ++at) {
+      const std::uint64_t alike = begins(at);
+      if (alike <= longest) continue;
+      longest = alike;
+      cut = at;
+    }
+  }
+  return cuts;
+}
+
 }  // namespace
 
-std::optional<RoughStep> find_rough_step(const StepLog& log, int least) {
-  const std::vector<std::uint64_t> begin = beginnings(log, least);
-  constexpr std::size_t kTries = 4;
-  std::optional<RoughStep> best;
-  for (std::size_t i = begin.size(); i-- > 2 && begin.size() - i <= kTries;) {
-    RoughStep one = {{begin[i - 2], begin[i - 1]}, {begin[i - 1], begin[i]}, {}};
-    const std::uint64_t size = one.step.end - one.step.begin;
-    // The longest has a place for what others leave out.
-    if (best && size <= best->step.end - best->step.begin) continue;
-    auto same = same_of(tokens_of(log, one.before, one.before.begin, one.step.end),
-                        tokens_of(log, one.step, one.before.begin, one.step.end));
+std::optional<RoughStep> find_rough_step(const StepLog& log, int least, const BeginsLike& begins) {
+  const std::vector<std::uint64_t> valleys = beginnings(log, least);
+  std::vector<std::optional<std::uint64_t>> begin(valleys.begin(), valleys.end());
+  if (begins) begin = cut_at(log, begins, valleys);
+  constexpr std::ptrdiff_t kTries = 4;
+  struct Pair {
+    StepLog::Span before;
+    StepLog::Span step;
+  };
+  std::vector<Pair> pairs;
+  for (std::size_t i = begin.size(); i-- > 2;) {
+    if (!begin[i - 2] || !begin[i - 1] || !begin[i]) continue;
+    pairs.push_back({{*begin[i - 2], *begin[i - 1]}, {*begin[i - 1], *begin[i]}});
+  }
+  // The longest has a place for what others leave out; of those the last.
+  std::ranges::stable_sort(pairs, std::greater<>(),
+                           [](const Pair& pair) { return pair.step.end - pair.step.begin; });
+  for (const Pair& pair : pairs | std::views::take(kTries)) {
+    auto same = same_of(tokens_of(log, pair.before, pair.before.begin, pair.step.end),
+                        tokens_of(log, pair.step, pair.before.begin, pair.step.end));
     if (!same) continue;
     for (std::int64_t& partner : *same) {
-      if (partner != RoughStep::kNone) partner += static_cast<std::int64_t>(one.before.begin);
+      if (partner != RoughStep::kNone) partner += static_cast<std::int64_t>(pair.before.begin);
     }
-    one.partners = std::move(*same);
-    best = std::move(one);
+    return RoughStep{pair.before, pair.step, std::move(*same)};
   }
-  return best;
+  return {};
 }
 
 }  // namespace lms

@@ -121,6 +121,39 @@ TEST(PilotDetours, AnOperatorMore) {
   EXPECT_EQ(more.divergences, 0);
 }
 
+/// What was learnt from steps that left much out gets a place for it.
+TEST(PilotDetours, AScriptGrows) {
+  for (const unsigned seed : {1U, 2U, 3U, 4U}) {
+    LayersLoop loop;
+    loop.random.seed(seed);
+    for (int i = 0; i < 6; ++i) loop.step_of(all_but({2, 5, 8, 11, 14}));
+    ASSERT_EQ(loop.pilot.stats().why, "planned");
+    const std::size_t size = loop.pilot.current()->size();
+    loop.steps(60, 0.1);
+    (void)loop.more();
+    loop.steps(20, 0.1);
+    EXPECT_GE(loop.more().steps, 19) << seed;
+    EXPECT_GE(loop.pilot.current()->size(), size * 15 / 11) << seed;
+  }
+}
+
+/// A step that comes as often as longer ones keeps its own plan.
+TEST(PilotDetours, TheShortOneStaysWhereItIsRight) {
+  LayersLoop loop;
+  for (int i = 0; i < 6; ++i) loop.step_of(all_but({2, 5, 8, 11, 14}));
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  const std::size_t size = loop.pilot.current()->size();
+  for (int i = 0; i < 30; ++i) {
+    loop.steps(1, 0.05);
+    loop.step_of(all_but({2, 5, 8, 11, 14}));
+  }
+  (void)loop.more();
+  loop.step_of(all_but({2, 5, 8, 11, 14}));
+  EXPECT_EQ(loop.pilot.current()->size(), size);
+  loop.steps(1, 0.05);
+  EXPECT_EQ(loop.more().steps, 2);
+}
+
 /// What was done behind the step while it was learnt is not done again: the step ends all the same.
 TEST(PilotDetours, ALookAtAllWeightsBelongsToNoStep) {
   LayersLoop loop;

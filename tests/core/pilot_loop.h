@@ -246,6 +246,10 @@ class Loop {
       }
       drop(*activations.back().block);
       activations.pop_back();
+      if (adds == 0) continue;
+      begin(adds);
+      use(*weights_[static_cast<std::size_t>(i)], true);
+      end();
     }
   }
 
@@ -353,11 +357,12 @@ class Loop {
  public:
   PlainDevice device;
   Pilot pilot;
-  bool fails_at_first = false;     ///< every operator is tried twice
-  bool masked = false;             ///< all layers but the first make one for each four bytes
-  Bytes least = 0;                 ///< of smaller blocks the pilot does not hear
-  int parts = 1;                   ///< operators of a layer, forward and back
-  bool alike = false;              ///< those of all layers look the same
+  bool fails_at_first = false;  ///< every operator is tried twice
+  bool masked = false;          ///< all layers but the first make one for each four bytes
+  Bytes least = 0;              ///< of smaller blocks the pilot does not hear
+  int parts = 1;                ///< operators of a layer, forward and back
+  bool alike = false;           ///< those of all layers look the same
+  OperatorKey adds = 0;  ///< one more operator of each layer, on its weights, backwards; 0: none
   Bytes activation = kBytes;       ///< the size of what steps make
   std::function<Bytes(int)> each;  ///< or that of each layer's, if it is there
   /// What an operator of the forward pass takes beside its result, by the result's size.

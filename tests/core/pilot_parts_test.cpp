@@ -20,12 +20,20 @@ class PartsLoop : public Loop {
       step(kPartLayers);
       if (pilot.stats().why == "planned") ++followed;
     }
+    update();
+    return followed;
+  }
+  void adding_step() {
+    adds = 500;
+    step(kPartLayers);
+    adds = 0;
+  }
+  void update() {
     for (int i = 0; i < kPartLayers; ++i) {
       begin(300 + static_cast<OperatorKey>(i));
       use(*weights_[static_cast<std::size_t>(i)], true);
       end();
     }
-    return followed;
   }
   /// All rounds of so many steps; how many of those ended under a plan.
   double share(int wholes, const std::function<int()>& micro_batches) {
@@ -84,6 +92,27 @@ TEST(PilotParts, AsManyAsTheLoopLikes) {
   const auto some = [&] { return std::uniform_int_distribution(2, 5)(random); };
   for (int i = 0; i < 4; ++i) loop.whole(some());
   EXPECT_GE(loop.share(40, some), 0.8);
+}
+
+/// Gradients are there from the second one on: each of its operators adds to them. The step that is
+/// known first has no place for that.
+TEST(PilotParts, TheFirstIsAnother) {
+  for (const unsigned seed : {1U, 2U, 3U}) {
+    std::mt19937 random(seed);
+    PartsLoop loop;
+    const auto whole = [&](int micro_batches) {
+      loop.step(kPartLayers);
+      for (int i = 1; i < micro_batches; ++i) loop.adding_step();
+      loop.update();
+    };
+    for (int i = 0; i < 8; ++i) whole(1);
+    for (int i = 0; i < 60; ++i) whole(std::uniform_int_distribution(1, 4)(random));
+    const auto before = loop.pilot.stats();
+    for (int i = 0; i < 20; ++i) whole(std::uniform_int_distribution(1, 4)(random));
+    const auto after = loop.pilot.stats();
+    EXPECT_GE(after.steps - before.steps, 18) << seed;
+    EXPECT_LE(after.detours - before.detours, 40) << seed;
+  }
 }
 
 TEST(PilotParts, MoreAndMore) {

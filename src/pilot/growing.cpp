@@ -1,0 +1,83 @@
+// A script that was learnt from a short step grows.
+
+#include <algorithm>
+#include <utility>
+
+#include "pilot/kinds_of_steps.h"
+#include "pilot/pilot.h"
+#include "steps/rough_steps.h"
+
+namespace lms {
+
+/// A step of the script that is followed has ended, or one has gone on for too long to be one.
+/// Where most do more than the script has (layers that the step left out from which it was learnt,
+/// more micro-batches), a longer one is listened for.
+void Pilot::note_length(const std::shared_ptr<Script>& script, bool right) {
+  constexpr std::uint64_t kSteps = 8;  // of which the longest is taken
+  if (!detours_.open()) return;
+  script->lengths.note(operators_ - step_begun_at_, script->size(), right);
+  if (!script->lengths.outgrown() || script->is_part) return;
+  const bool listens = growth_.longer_than > 0;
+  const bool found = std::ranges::any_of(scripts_, [](const auto& one) { return one->waits; });
+  if (listens || found || operators_ < growth_.not_before) return;
+  const std::uint64_t longest = script->lengths.longest();
+  growth_.script = script;
+  growth_.longer_than = script->size();
+  growth_.look_at = operators_ + kSteps * longest;
+  overheard_.listen(growth_.look_at + longest, kMarginal * options_.min_block);
+  wants_costs_ = true;
+}
+
+/// The steps that have been heard meanwhile: the longest that is alike to the one before it has a
+/// place for what others leave out. If it can be, it begins as the short one does, so that a walk
+/// along that can change to it; it is planned meanwhile.
+void Pilot::look_for_longer() {
+  if (growth_.longer_than == 0 || operators_ < growth_.look_at || whole_) return;
+  constexpr int kAlike = 4;                // steps, in how they begin
+  constexpr std::size_t kWorthwhile = 32;  // longer by one part of so many
+  const std::size_t longer_than = std::exchange(growth_.longer_than, 0);
+  const auto short_one = std::exchange(growth_.script, nullptr);
+  growth_.patience *= 2;
+  growth_.not_before = operators_ + growth_.patience * longer_than;
+  if (!overheard_.log() || scripts_.size() >= kMostScripts) return;
+  StepLog& log = *overheard_.log();
+  const Walk known(*short_one);
+  const auto begins_like = [&](std::uint64_t at) {
+    std::uint64_t alike = 0;
+    bool telling = false;
+    const std::uint64_t most = std::min<std::uint64_t>(longer_than, log.end() - at);
+    while (alike < most && known.is_like(log, at + alike, alike, &telling)) ++alike;
+    return alike;
+  };
+  auto rough = find_rough_step(log, kAlike, begins_like);
+  if (!rough) rough = find_rough_step(log, kAlike);
+  overheard_.pause(operators_ + longer_than);
+  const std::size_t least = longer_than + longer_than / kWorthwhile;
+  if (!rough || rough->step.end - rough->step.begin <= least) return;
+  auto shape = make_shape(log, *rough);
+  if (!shape || bytes_needed(*shape) < options_.limit / 2) return;
+  const auto is_known = [&](const auto& one) { return same_round(one->shape, *shape); };
+  if (is_several(*shape) || std::ranges::any_of(scripts_, is_known)) return;
+  learn_apart(std::move(*shape));
+  growth_ = {};
+  const auto& script = scripts_.back();
+  if (estimate_times(*script)) {
+    script->waits = true;
+    whole_ = script;
+  } else {
+    forget_outgrown(*script);
+  }
+  overheard_.stop();
+  wants_costs_ = !walking();
+}
+
+/// What no step has been like for a while, each longer, would only be followed again instead of
+/// the longer one. A walk along it goes on until it differs.
+void Pilot::forget_outgrown(const Script& longer) {
+  std::erase_if(scripts_, [&](const auto& one) {
+    return one->size() < longer.size() && one->lengths.never_right();
+  });
+  stats_.shapes = static_cast<std::int64_t>(scripts_.size());
+}
+
+}  // namespace lms
