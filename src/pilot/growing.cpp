@@ -13,18 +13,24 @@ namespace lms {
 /// Where most do more than the script has (layers that the step left out from which it was learnt,
 /// more micro-batches), a longer one is listened for.
 void Pilot::note_length(const std::shared_ptr<Script>& script, bool right) {
-  constexpr std::uint64_t kSteps = 8;  // of which the longest is taken
   if (!detours_.open()) return;
   script->lengths.note(operators_ - step_begun_at_, script->size(), right);
   if (!script->lengths.outgrown() || script->is_part) return;
+  listen_for_longer(script, script->size(), script->lengths.longest());
+}
+
+/// For a step of more than `size` operators; it has, perhaps, `most`. If `like` is given, it begins
+/// as that does.
+void Pilot::listen_for_longer(std::shared_ptr<const Script> like, std::size_t size,
+                              std::uint64_t most) {
+  constexpr std::uint64_t kSteps = 8;  // of which the longest is taken
   const bool listens = growth_.longer_than > 0;
   const bool found = std::ranges::any_of(scripts_, [](const auto& one) { return one->waits; });
   if (listens || found || operators_ < growth_.not_before) return;
-  const std::uint64_t longest = script->lengths.longest();
-  growth_.script = script;
-  growth_.longer_than = script->size();
-  growth_.look_at = operators_ + kSteps * longest;
-  overheard_.listen(growth_.look_at + longest, kMarginal * options_.min_block);
+  growth_.script = std::move(like);
+  growth_.longer_than = size;
+  growth_.look_at = operators_ + kSteps * most;
+  overheard_.listen(growth_.look_at + most, kMarginal * options_.min_block);
   wants_costs_ = true;
 }
 
@@ -41,15 +47,17 @@ void Pilot::look_for_longer() {
   growth_.not_before = operators_ + growth_.patience * longer_than;
   if (!overheard_.log() || scripts_.size() >= kMostScripts) return;
   StepLog& log = *overheard_.log();
-  const Walk known(*short_one);
-  const auto begins_like = [&](std::uint64_t at) {
-    std::uint64_t alike = 0;
-    bool telling = false;
-    const std::uint64_t most = std::min<std::uint64_t>(longer_than, log.end() - at);
-    while (alike < most && known.is_like(log, at + alike, alike, &telling)) ++alike;
-    return alike;
-  };
-  auto rough = find_rough_step(log, kAlike, begins_like);
+  std::optional<RoughStep> rough;
+  if (short_one) {
+    const Walk known(*short_one);
+    rough = find_rough_step(log, kAlike, [&](std::uint64_t at) {
+      std::uint64_t alike = 0;
+      bool telling = false;
+      const std::uint64_t most = std::min<std::uint64_t>(longer_than, log.end() - at);
+      while (alike < most && known.is_like(log, at + alike, alike, &telling)) ++alike;
+      return alike;
+    });
+  }
   if (!rough) rough = find_rough_step(log, kAlike);
   overheard_.pause(operators_ + longer_than);
   const std::size_t least = longer_than + longer_than / kWorthwhile;

@@ -66,6 +66,7 @@ void Pilot::settle_parting() {
     one->patience = part.patience;
   }
   if (goes_on) overheard_.listen(heard_until, kMarginal * options_.min_block);
+  if (goes_on && part.is_part) listen_for_longer(nullptr, part.size(), whole);
   for (const auto& one : scripts_) {
     one->has_parts = one->has_parts || has_part(one->shape, part.shape);
   }

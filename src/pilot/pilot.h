@@ -371,6 +371,7 @@ class Pilot {
   void look_for_new();
   void look_for_whole();
   void note_length(const std::shared_ptr<Script>& script, bool right);
+  void listen_for_longer(std::shared_ptr<const Script> like, std::size_t size, std::uint64_t most);
   void look_for_longer();
   void forget_outgrown(const Script& longer);
   [[nodiscard]] bool estimate_times(Script& whole) const;

@@ -47,7 +47,7 @@ class StepLengths {
 /// The search for a longer script. Operators are counted as the pilot counts all it has ever seen.
 struct Growth {
   std::size_t longer_than = 0;           ///< a step of more operators is listened for; 0: none is
-  std::shared_ptr<const Script> script;  ///< which is too short
+  std::shared_ptr<const Script> script;  ///< as which it begins; null: nobody knows
   std::uint64_t look_at = 0;             ///< the operator by which it will have been heard
   std::uint64_t not_before = 0;          ///< the one from which on the next may be listened for
   std::uint64_t patience = 8;            ///< half of the steps between two tries, after one in vain
