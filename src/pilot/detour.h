@@ -60,4 +60,12 @@ class Detour {
   int tries_ = 0;
 };
 
+/// A walk that has ended, until the next begins.
+struct Parting {
+  Detour::Left walk;
+  std::uint64_t before = 0;  ///< the operator, of all ever seen, at which the one before had ended
+  bool counts = false;       ///< its step may be a part of a longer one
+  bool changed = false;      ///< somebody has written what it only reads
+};
+
 }  // namespace lms

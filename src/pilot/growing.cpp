@@ -79,6 +79,19 @@ void Pilot::look_for_longer() {
   wants_costs_ = !walking();
 }
 
+/// A step begins along a script that has no plan, and will have none: a detour of a plan is better.
+void Pilot::prefer_planned() {
+  if (!detours_.open() || !script_->in_vain()) return;
+  const auto may_serve = [&](const auto& one) {
+    return one->planned && operators_ >= one->shunned_until && one->size() >= kTellTale &&
+           script_->size() >= kTellTale && same_beginning(one->shape, script_->shape, kTellTale);
+  };
+  const auto planned = std::ranges::find_if(scripts_, may_serve);
+  if (planned == scripts_.end()) return;
+  const std::shared_ptr<Script> other = *planned;
+  walk_along(other, Walk(*other));
+}
+
 /// What no step has been like for a while, each longer, would only be followed again instead of
 /// the longer one. A walk along it goes on until it differs.
 void Pilot::forget_outgrown(const Script& longer) {

@@ -39,8 +39,7 @@ void Pilot::settle_parting() {
   const std::uint64_t along = walk.operators - walk.joined;
   if (along >= kFew * part.size()) return;
   const bool begins_another = std::ranges::any_of(scripts_, [&](const auto& other) {
-    const bool in_vain = other->hopeless && !other->planned;
-    return !other->waits && !in_vain && repeats(other->shape, part.shape);
+    return !other->waits && !other->in_vain() && repeats(other->shape, part.shape);
   });
   if (!begins_another && !parting->changed && along >= kMicro * part.size()) return;
   if (++part.ended_early < part.patience && !begins_another) return;
@@ -79,6 +78,8 @@ void Pilot::differs() {
   for (const auto& other : scripts_) {
     if (other == script_ || other->form == script_->form) continue;
     if (operators_ < other->shunned_until || other->waits) continue;
+    // A detour of a plan is better than a step that has none.
+    if (other->in_vain() && script_->planned && detours_.open()) continue;
     auto changed = walk_->change_to(*other);
     if (!changed) continue;
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
@@ -273,13 +274,17 @@ void Pilot::look_for_known() {
     settle_parting();
     if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
-    if (rejoin(script, from)) return;
+    if (!script->in_vain() && rejoin(script, from)) return;
     alike.push_back(script);
+  }
+  for (const auto& script : alike) {
+    const std::uint64_t from = log_.end() - std::min(kTellTale, script->size());
+    if (script->in_vain() && rejoin(script, from)) return;
   }
   // Those of other sizes: the smallest that this one is within, but first what has come to its end
   // the last time, and has a plan.
   std::ranges::sort(alike, {}, [](const auto& script) {
-    return std::tuple(script->left, script->hopeless && !script->planned, script->needed);
+    return std::tuple(script->left, script->in_vain(), script->needed);
   });
   for (const Walk::Sizes sizes : {Walk::Sizes::kWithin, Walk::Sizes::kAny}) {
     for (const auto& script : alike) {
@@ -459,10 +464,10 @@ std::string Pilot::why_locked() const {
   if (mode_ == Mode::kFollowing) return "planned";
   if (job_ && !job_->done) return "a plan is being made";
   if (detour_) return "this step has left its plan, and may come back to it";
-  const auto in_vain = [](const auto& script) { return script->hopeless && !script->planned; };
   // Between two steps, or in one that is none of those known, it is all that can be said.
-  const bool none = !scripts_.empty() && std::ranges::all_of(scripts_, in_vain);
-  if (walking() ? in_vain(script_) : none) return "no plan could be made for this step";
+  const auto is_in_vain = [](const auto& script) { return script->in_vain(); };
+  const bool none = !scripts_.empty() && std::ranges::all_of(scripts_, is_in_vain);
+  if (walking() ? script_->in_vain() : none) return "no plan could be made for this step";
   if (walking()) return "this step is known, and its plan comes after it has been timed";
   if (scripts_.empty()) {
     return "no step has come twice yet, in all its operators, sizes and order, in " +

@@ -321,7 +321,10 @@ void Pilot::end_operator() {
       const bool sized = walk_->sizes() != Walk::Sizes::kEqual;
       const bool jumped = walk_->jumped();
       if (last && !jumped && sized) learn_size();
-      if (walk_->end()) job = step_started(!jumped && !sized);
+      if (walk_->end()) {
+        job = step_started(!jumped && !sized);
+        prefer_planned();
+      }
     } else {
       if (timing_) note_lap(SIZE_MAX);
       note_departures();

@@ -374,6 +374,7 @@ class Pilot {
   void listen_for_longer(std::shared_ptr<const Script> like, std::size_t size, std::uint64_t most);
   void look_for_longer();
   void forget_outgrown(const Script& longer);
+  void prefer_planned();
   [[nodiscard]] bool estimate_times(Script& whole) const;
   void leave_parts_alone(const Script& whole);
   void see_to_whole();
@@ -446,13 +447,6 @@ class Pilot {
   std::shared_ptr<Script> sized_;      ///< to be planned with the times of that step
   std::uint64_t joined_ = 0;           ///< at which of them this loop began, whatever its plans
   std::uint64_t diverged_ = 0;         ///< at which of them a walk last ended
-  /// A walk that has ended, until the next begins.
-  struct Parting {
-    Detour::Left walk;
-    std::uint64_t before = 0;  ///< at which of them the one before it had ended
-    bool counts = false;       ///< its step may be a part of a longer one
-    bool changed = false;      ///< somebody has written what it only reads
-  };
   std::optional<Parting> parting_;
   bool timing_ = false;  ///< the device counts laps
   HostClock host_;       ///< watches the host meanwhile

@@ -75,6 +75,8 @@ struct Script {
   std::shared_ptr<PlanTrial> trial;
 
   [[nodiscard]] std::size_t size() const { return shape.operators.size(); }
+  /// It is known, but no plan can be made of it.
+  [[nodiscard]] bool in_vain() const { return hopeless && !planned; }
   /// `predicted` again, with when everything happens.
   [[nodiscard]] PlanTiming timeline() const { return time_plan(shape.trace, plan, link, true); }
   /// True if the plan wants this operator to be run again.

@@ -154,6 +154,20 @@ TEST(PilotDetours, TheShortOneStaysWhereItIsRight) {
   EXPECT_EQ(loop.more().steps, 2);
 }
 
+/// Of the longer one no plan can be made: the plan of the short one is better than none.
+TEST(PilotDetours, APlanWithDetoursIsBetterThanNone) {
+  LayersLoop loop;
+  for (int i = 0; i < 6; ++i) loop.step_of(all_but({2, 5, 8, 11, 14}));
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  loop.device.refuses = "no room";
+  for (int i = 0; i < 40; ++i) loop.step(kDetourLayers);
+  ASSERT_FALSE(loop.device.said.empty());
+  ASSERT_NE(loop.device.said.back().find("no room"), std::string::npos);
+  (void)loop.more();
+  for (int i = 0; i < 10; ++i) loop.step(kDetourLayers);
+  EXPECT_GE(loop.more().steps, 9);
+}
+
 /// What was done behind the step while it was learnt is not done again: the step ends all the same.
 TEST(PilotDetours, ALookAtAllWeightsBelongsToNoStep) {
   LayersLoop loop;
