@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <ranges>
 #include <unordered_map>
 #include <utility>
 
@@ -176,7 +175,7 @@ std::optional<RoughStep> find_rough_step(const StepLog& log, int least, const Be
   const std::vector<std::uint64_t> valleys = beginnings(log, least);
   std::vector<std::optional<std::uint64_t>> begin(valleys.begin(), valleys.end());
   if (begins) begin = cut_at(log, begins, valleys);
-  constexpr std::ptrdiff_t kTries = 4;
+  constexpr std::size_t kTries = 4;
   struct Pair {
     StepLog::Span before;
     StepLog::Span step;
@@ -189,7 +188,8 @@ std::optional<RoughStep> find_rough_step(const StepLog& log, int least, const Be
   // The longest has a place for what others leave out; of those the last.
   std::ranges::stable_sort(pairs, std::greater<>(),
                            [](const Pair& pair) { return pair.step.end - pair.step.begin; });
-  for (const Pair& pair : pairs | std::views::take(kTries)) {
+  if (pairs.size() > kTries) pairs.resize(kTries);
+  for (const Pair& pair : pairs) {
     auto same = same_of(tokens_of(log, pair.before, pair.before.begin, pair.step.end),
                         tokens_of(log, pair.step, pair.before.begin, pair.step.end));
     if (!same) continue;
