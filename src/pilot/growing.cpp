@@ -69,6 +69,7 @@ void Pilot::look_for_longer() {
   learn_apart(std::move(*shape));
   growth_ = {};
   const auto& script = scripts_.back();
+  if (short_one) script->grown_from = short_one->form;
   if (estimate_times(*script)) {
     script->waits = true;
     whole_ = script;
@@ -92,11 +93,14 @@ void Pilot::prefer_planned() {
   walk_along(other, Walk(*other));
 }
 
-/// What no step has been like for a while, each longer, would only be followed again instead of
-/// the longer one. A walk along it goes on until it differs.
+/// What begins like the longer one, or is what that has grown from, and as which no step has been
+/// for a while, would only be followed again instead of it. A walk along it goes on until it
+/// differs.
 void Pilot::forget_outgrown(const Script& longer) {
   std::erase_if(scripts_, [&](const auto& one) {
-    return one->size() < longer.size() && one->lengths.never_right();
+    if (one->size() >= longer.size() || !one->lengths.never_right()) return false;
+    const std::size_t tell = std::min(kTellTale, one->size());
+    return one->form == longer.grown_from || same_beginning(one->shape, longer.shape, tell);
   });
   stats_.shapes = static_cast<std::int64_t>(scripts_.size());
 }

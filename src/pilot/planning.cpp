@@ -222,8 +222,8 @@ void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
   script.finish();
   // Not before some steps in a row have followed a plan: where few are alike, another order may
   // never be learnt.
-  const bool is_it = script.refined && !script.lengths.outgrown();
-  if (options.may_wait && is_it) choose_deferred_of(script, options);
+  const bool is_the_step = script.refined && !script.lengths.outgrown();
+  if (options.may_wait && is_the_step) choose_deferred_of(script, options);
 }
 
 void Pilot::keep_plan(const Script& script, const std::string& folder, const std::string& key) {

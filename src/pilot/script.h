@@ -27,7 +27,8 @@ struct Script {
   /// Scripts of the same form have the same number here: they are one step in several sizes, see
   /// same_form(), with the same allocations.
   std::uint64_t form = 0;
-  Bytes needed = 0;  ///< bytes_needed(), when it was learnt
+  std::uint64_t grown_from = 0;  ///< the form of a shorter one that this one is to replace; 0: none
+  Bytes needed = 0;              ///< bytes_needed(), when it was learnt
   /// Blocks smaller than this may be there in one size of the step and, too small to be managed,
   /// not in another.
   Bytes marginal = 0;
