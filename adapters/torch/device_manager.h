@@ -22,6 +22,7 @@
 #include "adapters/torch/slices/slice_memory.h"
 #include "engine/engine.h"
 #include "pilot/pilot.h"
+#include "pilot/step_threads.h"
 
 namespace lms::torch {
 
@@ -63,6 +64,8 @@ class DeviceManager {
 
   /// Learns and plans the steps of this device.
   [[nodiscard]] Pilot& pilot() { return pilot_; }
+  /// Whose operators these are made of.
+  [[nodiscard]] StepThreads& step_threads() { return step_threads_; }
   /// How blocks can be computed again.
   [[nodiscard]] Lineages& lineages() { return *lineages_; }
   /// What has been called and has not run.
@@ -195,6 +198,7 @@ class DeviceManager {
   [[nodiscard]] static Pilot::Options pilot_options(const Options& settings, Bytes limit);
 
   Pilot pilot_;
+  StepThreads step_threads_;
   std::unique_ptr<Lineages> lineages_;
   std::unique_ptr<Deferred> deferred_;
   std::atomic<bool> drops_everything_{false};

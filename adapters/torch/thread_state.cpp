@@ -22,22 +22,16 @@ namespace lms::torch {
 
 namespace {
 
-/// True on a thread of gloo's process groups, which calls operators on the tensors of a collective
-/// and then hands their addresses to gloo.
-bool runs_collectives() noexcept {
-  std::array<char, 16> name{};
-  return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 &&
-         std::string_view(name.data()) == "pt_gloo_runloop";
-}
-
-}  // namespace
-
-namespace {
-
 ThreadState& first_state() noexcept {
   static thread_local ThreadState state = [] {
-    const bool beside = runs_collectives();
-    return ThreadState{.keeps = beside ? 1 : 0, .beside = beside};
+    std::array<char, 16> name{};
+    (void)pthread_getname_np(pthread_self(), name.data(), name.size());
+    // One of gloo's process groups' calls operators on the tensors of a collective, and then hands
+    // their addresses to gloo.
+    const bool collectives = std::string_view(name.data()) == "pt_gloo_runloop";
+    const bool autograds = std::string_view(name.data()).starts_with("pt_autograd");
+    return ThreadState{
+        .keeps = collectives ? 1 : 0, .beside = collectives, .step_thread = {.serves = autograds}};
   }();
   return state;
 }

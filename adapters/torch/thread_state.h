@@ -16,6 +16,7 @@
 
 #include "adapters/torch/device_manager.h"
 #include "adapters/torch/operators/op_info.h"
+#include "pilot/step_threads.h"
 
 namespace lms::torch {
 
@@ -129,6 +130,7 @@ struct ThreadState {
   /// Its operators are those of a collective, beside the step: they come when they come, and what
   /// they allocate is theirs.
   bool beside = false;
+  StepThreads::Thread step_thread;  ///< whether they are, where other threads run some, too
   /// Calls of extensions that it is in and LMS knows nothing of: what their operators make they may
   /// write through addresses, unseen.
   int unseen_calls = 0;
@@ -154,7 +156,8 @@ struct ThreadState {
     return depth == 1 && kernel_runs && outermost != nullptr && !outermost->ends_alone;
   }
   /// What it does is the step's, and the pilot's to know.
-  [[nodiscard]] bool in_step() const { return replay == nullptr && !beside; }
+  [[nodiscard]] bool in_step() const { return replay == nullptr && !is_beside(); }
+  [[nodiscard]] bool is_beside() const { return beside || step_thread.beside; }
   InPlace* in_place = nullptr;  ///< the call whose kernel works on what lies below
   /// Why there was no room below to run it by rows, as what it does instead runs; or empty.
   std::string full_by_rows;

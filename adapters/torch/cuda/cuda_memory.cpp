@@ -154,8 +154,9 @@ c10::DataPtr CudaMemory::allocate(ThreadState& state, std::size_t n) {
   }
   try {
     Replay* const replay = state.replay;
-    const Bytes wanted =
-        replay != nullptr ? replay->take() : manager_.pilot().allocating(uid, size);
+    const Bytes wanted = replay != nullptr   ? replay->take()
+                         : state.is_beside() ? kNoAddress
+                                             : manager_.pilot().allocating(uid, size);
     auto data = take_or_wait<c10::DataPtr>(
         [&] { return take_in_arena(size, uid, wanted, /*evict=*/true); });
     if (data) {

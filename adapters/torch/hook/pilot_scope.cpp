@@ -8,10 +8,12 @@
 
 namespace lms::torch {
 
-PilotScope::PilotScope(const ThreadState& state, DeviceManager* manager, const OpInfo& info,
+PilotScope::PilotScope(ThreadState& state, DeviceManager* manager, const OpInfo& info,
                        const c10::Stack& stack)
-    : manager_(manager), beside_(state.beside) {
-  if (manager_ == nullptr || beside_) return;
+    : state_(state), manager_(manager) {
+  if (manager_ == nullptr) return;
+  beside_ = state.beside || !manager_->step_threads().begin(state.step_thread, info.backward);
+  if (beside_) return;
   (void)plain_environments();  // heard of from every thread
   const bool repeatable = state.unseen_calls == 0 && repeatable_now(info) &&
                           manager_->changed_algorithms().repeat(info);
@@ -29,8 +31,11 @@ PilotScope::PilotScope(const ThreadState& state, DeviceManager* manager, const O
 PilotScope::~PilotScope() {
   if (manager_ == nullptr) return;
   try {
-    if (!beside_) manager_->pilot().end_operator();
-    for (const Born& block : born_) (void)manager_->pilot().allocating(block.uid, block.bytes);
+    if (!beside_) {
+      manager_->step_threads().end(state_.step_thread);
+      manager_->pilot().end_operator();
+      for (const Born& block : born_) (void)manager_->pilot().allocating(block.uid, block.bytes);
+    }
     manager_->operator_ended();
   } catch (const std::exception&) {
     // Planning must never end a step; the next operator finds the device's own error.

@@ -16,7 +16,7 @@ namespace lms::torch {
 /// arguments are not boxed, and nobody asks what computing again takes.
 class PilotScope {
  public:
-  PilotScope(const ThreadState& state, DeviceManager* manager, const OpInfo& info,
+  PilotScope(ThreadState& state, DeviceManager* manager, const OpInfo& info,
              const c10::Stack& stack);
   ~PilotScope();
   PilotScope(const PilotScope&) = delete;
@@ -42,8 +42,9 @@ class PilotScope {
   }
 
  private:
+  ThreadState& state_;
   DeviceManager* manager_;
-  bool beside_;
+  bool beside_ = false;
   Pilot::Recording recording_ = Pilot::Recording::kNo;
   std::vector<Born> born_;
   bool in_stress_ = false;

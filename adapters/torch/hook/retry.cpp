@@ -132,7 +132,7 @@ void call_again(ThreadState& state, const OpInfo& info, const c10::SafeKernelFun
     const bool cleared = first && short_of->clear_what_failed();
     if (!cleared) short_of->reclaim_everything();
     ++short_of->op_retries;
-    if (!state.beside) short_of->pilot().restart_operator();
+    if (!state.is_beside()) short_of->pilot().restart_operator();
     pin_arguments(state, info, stack);
     if (!cleared) break;
     short_of = call_unless_short(state, info, kernel, op, keys, stack);

@@ -182,6 +182,7 @@ OpInfo describe(const c10::OperatorHandle& op, c10::DispatchKey key) {
   }
   const auto& tags = op.getTags();
   info.random = std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end();
+  info.backward = info.name.find("_backward") != std::string::npos;
   // What goes element by element has all its memory before it begins.
   const bool pointwise = std::ranges::find(tags, at::Tag::pointwise) != tags.end();
   info.may_write_before_it_asks = in_place && !pointwise;

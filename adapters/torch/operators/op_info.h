@@ -84,6 +84,7 @@ struct OpInfo {
   bool has_algorithms = false;
 
   static constexpr std::size_t kNoArgument = SIZE_MAX;
+  bool backward = false;                ///< it is part of a backward pass
   bool random = false;                  ///< it draws random numbers
   std::size_t generator = kNoArgument;  ///< position of the one that says from where
   std::size_t dropout = kNoArgument;    ///< of one that is 0 if it draws none
