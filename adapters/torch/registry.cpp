@@ -215,6 +215,7 @@ Pilot::Options DeviceManager::pilot_options(const Options& settings, Bytes limit
           .min_block = settings.min_block,
           .limit = limit,
           .in_foreground = settings.plan_at_once,
+          .compares = !settings.plan_at_once,
           .may_wait = Deferred::put_off_by_plan(Deferred::mode_of(settings.deferred_updates)),
           .search = {.seconds = settings.plan_seconds, .recompute = *settings.recompute},
           .plan_cache = settings.plan_cache};
@@ -327,6 +328,7 @@ std::map<std::string, std::int64_t> device_stats(DeviceManager& manager) {
   stats["plan.refined"] = plan.refined;
   stats["plan.taken_back"] = plan.taken_back;
   stats["plan.on_trial"] = plan.on_trial ? 1 : 0;
+  stats["plan.rests"] = plan.rests ? 1 : 0;
   stats["plan.steps"] = plan.steps;
   stats["plan.divergences"] = plan.divergences;
   stats["plan.detours"] = plan.detours;

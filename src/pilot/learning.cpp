@@ -128,7 +128,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   // The walk refers to its script.
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
-  mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
+  mode_ = mode_along(*script_);
   wants_costs_ = overheard_.log() != nullptr;
   segment_.reset();
   end_due_ = false;
@@ -177,7 +177,8 @@ bool Pilot::own_timing_due() const {
   // Times are taken once to plan, once more where the plan itself has changed them, and of the plan
   // that is kept, to be shown.
   const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
-  return mode_ == Mode::kTracking || (settled && !(script_->refined && script_->measured));
+  const bool has_none = mode_ == Mode::kTracking && !script_->planned;
+  return has_none || (settled && !(script_->refined && script_->measured));
 }
 
 std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
@@ -193,6 +194,9 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   if (mode_ == Mode::kFollowing) {
     // The first under a plan has begun before it.
     as_planned = whole && !timing_ && followed_ > 0;
+    if (as_planned) {
+      plan_or_none_.note_step(script_->size(), took_ms, script_->predicted.step_ms);
+    }
     if (!timing_ && followed_ > 0) {
       least_step_ms_ = least_step_ms_ > 0 ? std::min(least_step_ms_, took_ms) : took_ms;
     }
@@ -203,6 +207,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
     ghosts_due_ = true;
   }
   if (const auto sized = std::exchange(sized_, nullptr); timing_ || sized) {
+    plan_or_none_.disturb();
     job_ = std::make_shared<Job>();
     job_->original = sized ? sized : script_;
     // A refined plan stays: it is only to be seen what became of it.
@@ -227,6 +232,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
     job_ = try_plans(took_ms);
     if (job_) return job_;
   }
+  see_to_mode();
   timing_ = timing_due();
   laps_due_ = timing_;
   lap_places_.clear();
@@ -456,39 +462,6 @@ bool Pilot::outlived(const Script& script) const {
     if (!blocks_.contains(script.shape.uids[id])) return true;
   }
   return false;
-}
-
-/// In the user's words.
-std::string Pilot::why_locked() const {
-  if (!awake()) return "nothing has had to leave";
-  if (mode_ == Mode::kFollowing) return "planned";
-  if (job_ && !job_->done) return "a plan is being made";
-  if (detour_) return "this step has left its plan, and may come back to it";
-  // Between two steps, or in one that is none of those known, it is all that can be said.
-  const auto is_in_vain = [](const auto& script) { return script->in_vain(); };
-  const bool none = !scripts_.empty() && std::ranges::all_of(scripts_, is_in_vain);
-  if (walking() ? script_->in_vain() : none) return "no plan could be made for this step";
-  if (walking()) return "this step is known, and its plan comes after it has been timed";
-  if (scripts_.empty()) {
-    return "no step has come twice yet, in all its operators, sizes and order, in " +
-           std::to_string(operators_) + " operators";
-  }
-  if (!difference_.empty()) return "the last step was none of those known: " + difference_;
-  return "no known step has begun";
-}
-
-/// Once, where it goes on like that.
-void Pilot::complain() {
-  constexpr std::uint64_t kSteps = 30;
-  constexpr std::uint64_t kUnknown = 200000;  // operators, where nobody knows what a step is
-  if (complained_ || operators_ % 256 != 0) return;
-  std::size_t longest = 0;
-  for (const auto& script : scripts_) longest = std::max(longest, script->size());
-  if (operators_ - planned_at_ < (longest > 0 ? kSteps * longest : kUnknown)) return;
-  complained_ = true;
-  device_.say(
-      "memory is short, and the steps are not planned: " + why_locked() +
-      ". What is done alike in every step can be planned, and copied beside the computation");
 }
 
 }  // namespace lms

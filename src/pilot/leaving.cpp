@@ -66,7 +66,7 @@ void Pilot::look_for_way_back() {
   script_ = left.script;
   joined_ = left.joined;
   walk_.emplace(std::move(back->walk));
-  mode_ = script_->planned ? Mode::kFollowing : Mode::kTracking;
+  mode_ = mode_along(*script_);
   wants_costs_ = overheard_.log() != nullptr;
   segment_.reset();
   end_due_ = false;

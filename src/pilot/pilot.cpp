@@ -46,6 +46,7 @@ void Pilot::start(const Options& options) {
   now_ = {};
   remaking_.clear();
   end_due_ = false;
+  plan_or_none_.start(options.compares && device_.copies_beside());
   detours_.start(options.detours);
   detour_.reset();
   due_.reset();
@@ -313,7 +314,9 @@ void Pilot::end_operator() {
     const Guard guard(mutex_);
     if (!now_.running) return;
     now_.running = false;
-    if (idle(job_) && knows_whole()) detours_.count(mode_ == Mode::kFollowing);
+    const bool follows = mode_ == Mode::kFollowing;
+    if (plan_or_none_.count(follows)) weigh_plans();
+    if (idle(job_) && knows_whole() && !plan_or_none_.rests()) detours_.count(follows);
     tell([](StepLog& log) { log.end_operator(); });
     if (walking()) {
       if (timing_) note_lap(walk_->position());

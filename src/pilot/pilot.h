@@ -18,6 +18,7 @@
 #include "pilot/host_clock.h"
 #include "pilot/overheard.h"
 #include "pilot/plan_cache.h"
+#include "pilot/plan_or_none.h"
 #include "pilot/script.h"
 #include "plan/timing/measured.h"
 #include "plan/updates.h"
@@ -145,6 +146,7 @@ class Pilot {
     Bytes min_block = 0;         ///< smaller ones nobody tells of
     Bytes limit = 0;             ///< loops that fit under it by far are no steps to plan
     bool in_foreground = false;  ///< plan while the step waits (tests)
+    bool compares = true;        ///< where steps differ, plans and none by the clock
     MayWait may_wait = nullptr;  ///< what the device can put off; null: nothing
     /// A step may leave its plan and come back.
     DetourGate::Rule detours = DetourGate::Rule::kWhenNeeded;
@@ -249,6 +251,7 @@ class Pilot {
     std::int64_t refined = 0;      ///< of those, planned again with the times of planned steps
     std::int64_t taken_back = 0;   ///< of those, such as turned out slower, and were left again
     bool on_trial = false;         ///< two plans of the step that runs are being compared
+    bool rests = false;            ///< plans are not followed: PlanOrNone
     std::int64_t steps = 0;        ///< steps carried out under a plan
     std::int64_t divergences = 0;  ///< steps that turned out to be others
     std::int64_t detours = 0;      ///< how often one has left its script and come back
@@ -305,8 +308,7 @@ class Pilot {
   };
   using Guard = std::lock_guard<std::mutex>;
   using Lock = std::unique_lock<std::mutex>;
-  /// More words about the same thing would only annoy.
-  static constexpr int kMostLines = 3;
+  static constexpr int kMostLines = 3;  ///< more words about the same thing would only annoy
   static constexpr std::int64_t kClearPatience = 8;  ///< planned steps, and then twice as many
   /// Blocks of less than so many of the smallest: see Script::marginal.
   static constexpr Bytes kMarginal = 8;
@@ -337,6 +339,9 @@ class Pilot {
   void drop_or_evict(EngineLock& lock, const Order& order);
   void note_failure(const std::exception& error);
   bool walking() const { return mode_ != Mode::kLearning; }
+  [[nodiscard]] Mode mode_along(const Script& script) const;
+  void see_to_mode();
+  void weigh_plans();
   /// The stream is not what walk_ expected: another script that fits, or learning anew.
   template <typename Go>
   void go_along(Go go);
@@ -462,6 +467,7 @@ class Pilot {
   std::int64_t clear_patience_ = kClearPatience;
   bool end_due_ = false;      ///< the step has ended; the plan's last directives are still to do
   std::shared_ptr<Job> due_;  ///< to be launched: a step has ended on a detour
+  PlanOrNone plan_or_none_;
   DetourGate detours_;
   std::optional<Detour> detour_;              ///< while learning: walk_ may go on
   std::optional<std::size_t> left_out_from_;  ///< operators of the script whose orders are due

@@ -299,6 +299,7 @@ bool Pilot::search_plan_of(Script& script, const Options& options) {
 }
 
 void Pilot::take_over() {
+  plan_or_none_.disturb();
   const auto job = std::exchange(job_, nullptr);
   const auto& original = job->original;
   const auto& made = job->made;
@@ -334,6 +335,7 @@ void Pilot::take_over() {
     detours_.start(options_.detours);
     straight_until_ = operators_ + kToLearn * original->size();
   }
+  plan_or_none_.plan_came();
   if (!original->planned) ++stats_.planned;
   if (made->kept) ++stats_.kept;
   if (!original->planned) forget_smaller(*made);
@@ -346,6 +348,31 @@ void Pilot::take_over() {
   // It may have begun beyond the first operators.
   auto walk = walk_->jumped() ? walk_->in_size_of(*made) : walk_->change_to(*made);
   walk_along(made, walk ? std::move(*walk) : Walk(*made));
+}
+
+Pilot::Mode Pilot::mode_along(const Script& script) const {
+  return script.planned && !plan_or_none_.rests() ? Mode::kFollowing : Mode::kTracking;
+}
+
+/// A step begins: perhaps without its plan, or with it again.
+void Pilot::see_to_mode() {
+  if (mode_along(*script_) == mode_) return;
+  mode_ = mode_along(*script_);
+  end_due_ = false;
+  ghosts_due_ = true;
+  followed_ = 0;
+  least_step_ms_ = 0;
+  settle_after_ = 0;
+}
+
+/// Some steps have passed.
+void Pilot::weigh_plans() {
+  std::size_t longest = 0;
+  for (const auto& script : scripts_) longest = std::max(longest, script->size());
+  if (job_ || whole_ || (script_ && script_->trial)) plan_or_none_.disturb();
+  if (plan_or_none_.rests()) planned_at_ = operators_;  // no reason to complain
+  plan_or_none_.note(device_.now_ms(), longest);
+  stats_.rests = plan_or_none_.rests();
 }
 
 /// The newer of two plans is followed from now on, of a step that may go on as before.

@@ -1,0 +1,84 @@
+#include "pilot/plan_or_none.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lms {
+namespace {
+
+constexpr std::size_t kSteps = 4;     ///< of the longest, a stretch
+constexpr std::size_t kLeast = 2048;  ///< operators of it
+constexpr std::size_t kRound = 6;     ///< stretches that are compared with as many
+constexpr std::size_t kSettling = 2;  ///< that are not, after a change
+constexpr double kAsPlanned = 1.15;   ///< a step that takes so much of what was predicted is fine
+constexpr double kMuchSlower = 1.3;   ///< it need not be seen for longer
+constexpr double kQuicker = 0.98;     ///< the way is changed for no less
+constexpr std::size_t kSeldom = 4;    ///< times as long until the next try, than until this one
+constexpr std::size_t kHardlyEver = 16;  ///< likewise, where the other way was much slower
+
+double median(std::vector<double> of) {
+  const auto middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
+  std::ranges::nth_element(of, middle);
+  return *middle;
+}
+
+}  // namespace
+
+void PlanOrNone::go_on_in(Stage stage) {
+  if (stage != stage_) skipped_ = kSettling;
+  stage_ = stage;
+  each_ms_.clear();
+  all_ = whole_ = 0;
+  took_ms_ = predicted_ms_ = 0;
+}
+
+void PlanOrNone::plan_came() {
+  if (stage_ == Stage::kNone) patience_ = 1;
+}
+
+void PlanOrNone::note(double now_ms, std::size_t longest) {
+  const auto operators = static_cast<double>(std::exchange(operators_, 0));
+  const double each_ms = (now_ms - std::exchange(begun_ms_, now_ms)) / operators;
+  const bool follows = std::exchange(following_, 0) > 0;
+  stretch_ = std::max(kLeast, kSteps * longest);
+  if (std::exchange(disturbed_, false)) return;
+  if (stage_ == Stage::kPlans && !follows) return go_on_in(stage_);  // there are none
+  if (skipped_ > 0) {
+    --skipped_;
+    whole_ = 0;
+    took_ms_ = predicted_ms_ = 0;
+    return;
+  }
+  each_ms_.push_back(each_ms);
+  all_ += static_cast<std::size_t>(operators);
+  const std::size_t rounds = stage_ == Stage::kNone ? patience_ : 1;
+  if (stage_ == Stage::kTry && each_ms_.size() == kSettling) {
+    const auto is_slower = [&](double ms) { return ms > kMuchSlower * with_plans_ms_; };
+    if (std::ranges::all_of(each_ms_, is_slower)) {
+      back_off_ *= kHardlyEver;
+      patience_ = back_off_;
+      return go_on_in(Stage::kPlans);
+    }
+  }
+  if (each_ms_.size() < rounds * kRound) return;
+  if (stage_ == Stage::kPlans) return watch();
+  if (stage_ == Stage::kTry) return try_none();
+  patience_ = 1;
+  go_on_in(Stage::kPlans);
+}
+
+void PlanOrNone::watch() {
+  with_plans_ms_ = median(each_ms_);
+  const bool as_planned = 4 * whole_ >= 3 * all_ && took_ms_ <= kAsPlanned * predicted_ms_;
+  const bool due = !as_planned && --patience_ == 0;
+  go_on_in(due ? Stage::kTry : Stage::kPlans);
+}
+
+void PlanOrNone::try_none() {
+  const bool quicker = median(each_ms_) < kQuicker * with_plans_ms_;
+  back_off_ *= kSeldom;
+  patience_ = back_off_;
+  go_on_in(quicker ? Stage::kNone : Stage::kPlans);
+}
+
+}  // namespace lms
