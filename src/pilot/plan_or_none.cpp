@@ -12,6 +12,7 @@ constexpr std::size_t kRound = 6;     ///< stretches that are compared with as m
 constexpr std::size_t kSettling = 2;  ///< that are not, after a change
 constexpr double kAsPlanned = 1.15;   ///< a step that takes so much of what was predicted is fine
 constexpr double kMuchSlower = 1.3;   ///< it need not be seen for longer
+constexpr double kMuchQuicker = 0.8;  ///< with plans than without: then nobody need see
 constexpr double kQuicker = 0.98;     ///< the way is changed for no less
 constexpr std::size_t kSeldom = 4;    ///< times as long until the next try, than until this one
 constexpr std::size_t kHardlyEver = 16;  ///< likewise, where the other way was much slower
@@ -33,7 +34,12 @@ void PlanOrNone::go_on_in(Stage stage) {
 }
 
 void PlanOrNone::plan_came() {
-  if (stage_ == Stage::kNone) patience_ = 1;
+  if (stage_ == Stage::kNone) {
+    patience_ = 1;
+  } else {
+    skipped_ = kSettling;
+    go_on_in(Stage::kPlans);  // what has been seen was another plan
+  }
 }
 
 void PlanOrNone::note(double now_ms, std::size_t longest) {
@@ -42,7 +48,10 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
   const bool follows = std::exchange(following_, 0) > 0;
   stretch_ = std::max(kLeast, kSteps * longest);
   if (std::exchange(disturbed_, false)) return;
-  if (stage_ == Stage::kPlans && !follows) return go_on_in(stage_);  // there are none
+  if (stage_ == Stage::kPlans && !follows) {  // there are none
+    if (std::exchange(skipped_, 0) == 0) note_without(each_ms);
+    return go_on_in(stage_);
+  }
   if (skipped_ > 0) {
     --skipped_;
     whole_ = 0;
@@ -55,6 +64,7 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
   if (stage_ == Stage::kTry && each_ms_.size() == kSettling) {
     const auto is_slower = [&](double ms) { return ms > kMuchSlower * with_plans_ms_; };
     if (std::ranges::all_of(each_ms_, is_slower)) {
+      note_without(std::ranges::min(each_ms_));
       back_off_ *= kHardlyEver;
       patience_ = back_off_;
       return go_on_in(Stage::kPlans);
@@ -67,15 +77,22 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
   go_on_in(Stage::kPlans);
 }
 
+void PlanOrNone::note_without(double each_ms) {
+  without_ms_ = without_ms_ > 0 ? std::min(without_ms_, each_ms) : each_ms;
+}
+
 void PlanOrNone::watch() {
   with_plans_ms_ = median(each_ms_);
   const bool as_planned = 4 * whole_ >= 3 * all_ && took_ms_ <= kAsPlanned * predicted_ms_;
-  const bool due = !as_planned && --patience_ == 0;
+  const bool pays = without_ms_ > 0 && with_plans_ms_ < kMuchQuicker * without_ms_;
+  const bool due = !as_planned && !pays && --patience_ == 0;
   go_on_in(due ? Stage::kTry : Stage::kPlans);
 }
 
 void PlanOrNone::try_none() {
-  const bool quicker = median(each_ms_) < kQuicker * with_plans_ms_;
+  const double without_ms = median(each_ms_);
+  note_without(without_ms);
+  const bool quicker = without_ms < kQuicker * with_plans_ms_;
   back_off_ *= kSeldom;
   patience_ = back_off_;
   go_on_in(quicker ? Stage::kNone : Stage::kPlans);

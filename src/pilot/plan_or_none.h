@@ -9,8 +9,8 @@ namespace lms {
 /// Whether it pays to follow plans at all, by the clock. Where one step repeats it does. Where
 /// steps differ (batches of any length, layers left out) a plan may cost more than it gains: what
 /// it has sent away in a large step, a small one waits for; and the host, which may be what a step
-/// waits for, has more to do. Unless steps take what their plans say, some run without, now and
-/// then, and the quicker way is gone on with.
+/// waits for, has more to do. Unless steps take what their plans say, or much less than before
+/// there was a plan, some run without, and the quicker way is gone on with.
 ///
 /// Times are of stretches of several steps each, a millisecond an operator: steps may differ in
 /// size, and need not be known. Not thread-safe.
@@ -53,6 +53,7 @@ class PlanOrNone {
   };
 
   void go_on_in(Stage stage);
+  void note_without(double each_ms);
   void watch();
   void try_none();
 
@@ -65,8 +66,7 @@ class PlanOrNone {
   bool disturbed_ = true;  ///< so that the first one only sets the clock
   double begun_ms_ = 0;
   // Of those since stage_ has begun.
-  std::size_t skipped_ =
-      0;  ///< so many are still to be left out: the memory is as the last left it
+  std::size_t skipped_ = 1;  ///< so many more are left out: the memory is not yet as they leave it
   std::vector<double> each_ms_;  ///< a millisecond an operator
   std::size_t all_ = 0;          ///< operators
   std::size_t whole_ = 0;        ///< of these, in steps that were as planned
@@ -74,6 +74,7 @@ class PlanOrNone {
   double predicted_ms_ = 0;
   // For longer.
   double with_plans_ms_ = 0;  ///< an operator
+  double without_ms_ = 0;     ///< the least that one has taken without; 0: not known
   std::size_t patience_ = 1;  ///< rounds until the other way is tried
   std::size_t back_off_ = 1;  ///< what it will be
 };

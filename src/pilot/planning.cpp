@@ -221,8 +221,9 @@ void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
   if (made) leave_unplaced(script.placement, script.unplaced);
   script.finish();
   // Not before some steps in a row have followed a plan: where few are alike, another order may
-  // never be learnt.
-  const bool is_the_step = script.refined && !script.lengths.outgrown();
+  // never be learnt. On a detour an update that waits is run wherever somebody wants its result.
+  const StepLengths& lengths = script.lengths;
+  const bool is_the_step = script.refined && !lengths.outgrown() && !lengths.mostly_other();
   if (options.may_wait && is_the_step) choose_deferred_of(script, options);
 }
 

@@ -26,6 +26,8 @@ class StepLengths {
   }
   /// None of the last ones was as the script.
   [[nodiscard]] bool never_right() const { return seen_ == kLast && right_ == 0; }
+  /// Most of the last ones, few as they may be, were not as the script: they left it for a while.
+  [[nodiscard]] bool mostly_other() const { return 2 * std::popcount(right_) < seen_; }
   /// What any took at the most.
   [[nodiscard]] std::uint64_t longest() const { return longest_; }
 
