@@ -12,7 +12,12 @@ PilotScope::PilotScope(ThreadState& state, DeviceManager* manager, const OpInfo&
                        const c10::Stack& stack)
     : state_(state), manager_(manager) {
   if (manager_ == nullptr) return;
-  beside_ = state.beside || !manager_->step_threads().begin(state.step_thread, info.backward);
+  // Under stress there are no steps, and what every thread does is recorded.
+  const auto not_of_step = [&] {
+    return !manager_->drops_everything() &&
+           !manager_->step_threads().begin(state.step_thread, info.backward);
+  };
+  beside_ = state.beside || not_of_step();
   if (beside_) return;
   (void)plain_environments();  // heard of from every thread
   const bool repeatable = state.unseen_calls == 0 && repeatable_now(info) &&
