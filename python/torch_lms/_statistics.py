@@ -86,7 +86,7 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("plan.refined", "of those, planned again with the times of planned steps"),
     Statistic("plan.taken_back", "of those, such as turned out slower, and were left again"),
     Statistic("plan.on_trial", "1 while two plans of the step are compared by the clock"),
-    Statistic("plan.rests", "1 while plans are not followed, as steps are quicker without, or to see"),
+    Statistic("plan.rests", "1 while plans are not followed: steps are quicker so, or to see"),
     Statistic("plan.steps", "steps carried out under a plan", title="steps run under a plan"),
     Statistic("plan.divergences", "steps that turned out to be others than planned",
               title="steps that left their plan"),

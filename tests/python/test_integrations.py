@@ -1,22 +1,28 @@
 """LMS in trainers of others: examples log what LMS does, and have the bits of a run without.
 
-The packages are in the environment of `make test-integrations`; elsewhere their tests are skipped.
+The packages are in the environments of `make test-integrations`, and those of some with
+`ARGS=--more`; elsewhere their tests are skipped.
 """
 
 from __future__ import annotations
 
+import csv
 import json
-import math
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import torch_lms
+from bench import started_files, started_rows
 from torch_lms.integrations import Session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +43,10 @@ def disable(*names):
 torch_lms.disable = disable
 made = runpy.run_path(sys.argv[0], run_name="__main__")
 digest = hashlib.sha256()
-for model in [made["model"]] + [made[name] for name in ["ema"] if name in made]:
+models = [made["model"]] + [made[name] for name in ["ema"] if name in made]
+if "YOLO" in made:  # the model itself has the averages, rounded
+    models = [models[0].trainer.model, models[0].trainer.ema.ema]
+for model in models:
     for name, value in sorted(getattr(model, "module", model).state_dict().items()):
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
 logged = []
@@ -52,21 +61,28 @@ print(json.dumps({"weights": digest.hexdigest(), "logged": logged, "on": torch_l
 """
 
 
-def run_example(name: str, folder: Path, *arguments: str, device: str = "cpu") -> dict:
+def run_python(folder: Path, *arguments: str, device: str = "cpu", **variables: str) -> str:
+    """What a Python that runs in a folder prints."""
     folder.mkdir(exist_ok=True)
     variables = os.environ | {
         "PYTHONPATH": str(ROOT / "python"), "LMS_DEVICE": device, "LMS_LOG": "off",
         "LMS_PLAN": "now", "LMS_PLAN_SECONDS": "0.1", "HF_HUB_OFFLINE": "1",
-        "WANDB_MODE": "disabled",
-    }  # fmt: skip
+        "WANDB_MODE": "disabled", "YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": str(folder),
+        "AXOLOTL_DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false",
+    } | variables  # fmt: skip
     if device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
     ran = subprocess.run(
-        [sys.executable, "-c", PROBE, str(EXAMPLES / name), *arguments],
+        [sys.executable, *arguments],
         capture_output=True, text=True, env=variables, cwd=folder, timeout=900,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-4000:]
-    return json.loads(ran.stdout.splitlines()[-1])
+    return ran.stdout
+
+
+def run_example(name: str, folder: Path, *arguments: str, **more: str) -> dict:
+    printed = run_python(folder, "-c", PROBE, str(EXAMPLES / name), *arguments, **more)
+    return json.loads(printed.splitlines()[-1])
 
 
 def read_tensorboard(folder: Path) -> dict[str, list[float]]:
@@ -82,10 +98,10 @@ def read_tensorboard(folder: Path) -> dict[str, list[float]]:
     return found
 
 
-def compare(name: str, limit: str, tmp_path: Path) -> dict:
+def compare(name: str, limit: str, tmp_path: Path, **variables: str) -> dict:
     """The run under LMS, whose weights are those of the run without; nothing is left on."""
-    plain = run_example(name, tmp_path / "plain")
-    under = run_example(name, tmp_path / "lms", limit)
+    plain = run_example(name, tmp_path / "plain", **variables)
+    under = run_example(name, tmp_path / "lms", limit, **variables)
     assert under["weights"] == plain["weights"]
     assert under["on"] == []
     return under
@@ -102,14 +118,14 @@ def check(logged: list[dict], limit: int) -> None:
         if entry["lms/planned"] > 0:
             assert entry["lms/predicted_ms"] > 0 and entry["lms/predicted_overhead"] > -1
         else:
-            assert math.isnan(entry.get("lms/predicted_ms", math.nan))
+            assert not entry.get("lms/predicted_ms", 0) > 0
     assert any(entry["lms/planned"] > 0 for entry in logged)
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
     missing = [name for name in packages if find_spec(name) is None]
     return pytest.mark.skipif(
-        bool(missing), reason=f"no {', '.join(missing)} here: make test-integrations"
+        bool(missing), reason=f"no {', '.join(missing)} here: make test-integrations (ARGS=--more)"
     )
 
 
@@ -170,6 +186,132 @@ def test_timm_with_averaged_weights(tmp_path: Path) -> None:
 def test_keras(tmp_path: Path) -> None:
     under = compare("keras_fit.py", "60MiB", tmp_path)
     check(under["logged"], 60 << 20)
+
+
+@pytest.mark.slow
+@needs("ultralytics")
+def test_ultralytics(tmp_path: Path) -> None:
+    compare("ultralytics_train.py", "48MiB", tmp_path, LMS_MIN_BLOCK="65536")
+    tables = [tmp_path / run / "out" / "ultralytics" / "results.csv" for run in ("plain", "lms")]
+    plain, under = (list(csv.DictReader(path.read_text().splitlines())) for path in tables)
+    for without, row in zip(plain, under, strict=True):
+        assert without | {"time": row["time"]} == {name: row[name] for name in without}
+    check([{name: float(value) for name, value in row.items()} for row in under], 48 << 20)
+
+
+def test_ultralytics_on_several_gpus_is_refused() -> None:
+    """By the process that ultralytics starts for the first of them, in which LMS is not on."""
+    from torch_lms.integrations.ultralytics import attach
+
+    class Model:
+        def __init__(self) -> None:
+            self.calls: dict[str, Callable] = {}
+
+        def add_callback(self, event: str, call: Callable) -> None:
+            self.calls[event] = call
+
+    model = Model()
+    attach(model, **SETTINGS).end()
+    with pytest.raises(RuntimeError, match="one GPU"):
+        model.calls["on_pretrain_routine_start"](SimpleNamespace(world_size=2))
+    assert torch_lms.devices() == []
+
+
+@pytest.mark.slow
+@needs("monai", "ignite", "tensorboard")
+def test_monai(tmp_path: Path) -> None:
+    compare("monai_trainer.py", "9MiB", tmp_path, LMS_MIN_BLOCK="65536")
+    plain, under = (read_tensorboard(tmp_path / run) for run in ("plain", "lms"))
+    assert len(plain["Loss"]) == 24 and under["Loss"] == plain["Loss"]
+    check(rows(under), 9 << 20)
+
+
+def started_row(name: str) -> started_rows.Row:
+    """How lab/bench/started.py has a program start."""
+    return next(row for row in started_rows.rows(None) if row.name == name)
+
+
+def assert_all_equal(compared: dict[str, tuple[str, str]], tmp_path: Path) -> None:
+    found = started_files.compare(compared, tmp_path / "plain", tmp_path / "lms")
+    assert started_files.all_equal(found), found
+
+
+# The example's trainer, seeded as the plain one is, and soon through.
+NNUNET = """
+import torch_lms
+from nnUNetTrainerLms import nnUNetTrainerLms
+from started_nnunet import SeededTrainerNoDA
+
+class Plain(SeededTrainerNoDA):
+    def __init__(self, plans, configuration, fold, dataset_json, device):
+        super().__init__(plans, configuration, fold, dataset_json, device)
+        self.num_epochs, self.num_iterations_per_epoch = 3, 10
+    def perform_actual_validation(self, save_probabilities=False):
+        self.print_to_log_file("managed:", torch_lms.devices())
+
+class Lms(Plain, nnUNetTrainerLms):
+    pass
+"""
+
+
+@pytest.mark.slow
+@needs("nnunetv2")
+def test_nnunet(tmp_path: Path) -> None:
+    row, trainers = started_row("nnunet-no-augmentation"), tmp_path / "trainers"
+    trainers.mkdir()
+    for path in (EXAMPLES / "nnunet" / "nnUNetTrainerLms.py", *row.scripts.values()):
+        shutil.copy(path, trainers)
+    (trainers / "short.py").write_text(NNUNET)
+    row.data(tmp_path)
+    variables = row.variables | {
+        "nnUNet_raw": str(tmp_path / "data" / "raw"),
+        "nnUNet_preprocessed": str(tmp_path / "data" / "preprocessed"),
+        "nnUNet_extTrainer": str(trainers),
+        "LMS_MIN_BLOCK": "65536",
+    }
+    programs = Path(sys.executable).parent
+    _, program, *arguments = row.before[0].split()
+    one = variables | {"nnUNet_n_proc_DA": "1"}  # the planner takes no 0
+    run_python(tmp_path, str(programs / program), *arguments, **one)
+    told = {}
+    for name, trainer, more in (("plain", "Plain", {}), ("lms", "Lms", {"LMS_LIMIT": "52MiB"})):
+        words = [str(programs / "nnUNetv2_train"), *"1 2d 0 -device cpu -tr".split(), trainer]
+        run_python(tmp_path / name, *words, **variables, **more)
+        (log,) = (tmp_path / name).glob("out/*/*/fold_0/training_log_*.txt")
+        told[name] = log.read_text()
+    assert_all_equal(row.compared, tmp_path)
+    losses = [re.findall(r"(?:train|val)_loss (\S+)", text) for text in told.values()]
+    assert len(losses[0]) == 6 and losses[1] == losses[0]
+    assert "lms/" not in told["plain"] and "managed: []" in told["lms"]
+    lines = [line for line in told["lms"].splitlines() if "lms/planned" in line]
+    found = [dict(re.findall(r"(lms/\w+) ([^,\s]+)", line)) for line in lines]
+    check([{name: float(value) for name, value in row.items()} for row in found], 53 << 20)
+
+
+@pytest.mark.slow
+@needs("axolotl", "tensorboard")
+def test_axolotl(tmp_path: Path) -> None:
+    run_python(tmp_path / "plain", str(ROOT / "lab" / "bench" / "started_axolotl.py"))
+    shutil.copytree(tmp_path / "plain", tmp_path / "lms")
+    config = (EXAMPLES / "axolotl.yml").read_text()
+    without = config[config.index("base_model:") :]
+    losses = {}
+    for name, text in (("plain", without), ("lms", config.replace("12GiB", "48MiB"))):
+        (tmp_path / name / "config.yml").write_text(text)
+        command = ["-m", "axolotl.cli.train", "config.yml", "--use_cpu", "True", "--device", "cpu"]
+        run_python(tmp_path / name, *command, LMS_MIN_BLOCK="65536")
+        state = json.loads((tmp_path / name / "out/checkpoint-24/trainer_state.json").read_text())
+        logged = [entry for entry in state["log_history"] if "loss" in entry]
+        losses[name] = [entry["loss"] for entry in logged]
+    assert losses["lms"] == losses["plain"]
+    check(logged, 48 << 20)
+    compared = {
+        "weights": ("out/model.safetensors", ""),
+        "optimizer": ("out/checkpoint-24/optimizer.pt", ".state"),
+    }
+    assert_all_equal(compared, tmp_path)
+    seen = read_tensorboard(tmp_path / "lms")
+    assert {f"train/{name}" for name in NAMES | PREDICTED} <= seen.keys()
 
 
 @pytest.mark.gpu
@@ -280,5 +422,5 @@ def test_a_recorded_step(name, in_memory_ms, peak_gib, least_gib, operator) -> N
 
 
 def test_examples_are_short() -> None:
-    for path in EXAMPLES.glob("*.py"):
+    for path in [*EXAMPLES.rglob("*.py"), *EXAMPLES.glob("*.yml")]:
         assert len(path.read_text().splitlines()) <= 40, path.name

@@ -48,6 +48,14 @@ TRAINERS = """
     options: {heading_level: 3}
 ::: torch_lms.integrations.keras.LmsCallback
     options: {heading_level: 3}
+::: torch_lms.integrations.ultralytics.attach
+    options: {heading_level: 3}
+::: torch_lms.integrations.monai.LmsHandler
+    options: {heading_level: 3}
+::: torch_lms.integrations.nnunet.LmsMixin
+    options: {heading_level: 3}
+::: torch_lms.integrations.axolotl.LmsPlugin
+    options: {heading_level: 3}
 """
 
 
