@@ -9,7 +9,8 @@ namespace lms {
 /// Whether steps may leave their plans and come back (Detour): where, without that, most operators
 /// run under no plan. Loops that are planned as they are gain nothing by it, and the search for a
 /// way back has its own mistakes. If no more operators run under a plan with it than did without,
-/// it is off until a longer step is known.
+/// and they are no quicker (parts of steps may have followed plans of their own), it is off until a
+/// longer step is known.
 class DetourGate {
  public:
   enum class Rule : std::uint8_t {
@@ -29,7 +30,7 @@ class DetourGate {
 
   /// A step is known that makes sense with detours alone.
   void open_at_once() {
-    if (!open_ && usable()) open(0);
+    if (!open_ && usable()) open(0, 0);
   }
 
   /// After so many steps, none of which was like another, they are looked at roughly.
@@ -43,37 +44,59 @@ class DetourGate {
     all_ /= 2;
     following_ /= 2;
   }
-  /// An operator has ended, under a plan if it `follows` one, and no plan is being made.
-  void count(bool follows) {
+  /// An operator has ended, under a plan if it `follows` one, and no plan is being made. `now_ms`
+  /// says the time, if it is asked.
+  template <typename Now>
+  void count(bool follows, Now now_ms) {
     if (longest_ == 0 || rule_ != Rule::kWhenNeeded || (tried_ && !open_)) return;
     // The time that it took to learn and to plan tells nothing.
     if (follows && !std::exchange(followed_, true)) all_ = 0;
     ++all_;
     if (follows) ++following_;
+    if (++since_ >= kSample) take_time(now_ms());
     if (all_ < std::max(kLeast, kSteps * longest_)) return;
     const double part = static_cast<double>(following_) / static_cast<double>(all_);
-    all_ = following_ = 0;
+    const double each_ms = timed_ > 0 ? ms_ / static_cast<double>(timed_) : 0;
+    all_ = following_ = timed_ = 0;
+    ms_ = 0;
+    const bool quicker = each_ms > 0 && each_ms < kQuicker * before_ms_;
     if (!open_) {
-      if (part < kEnough) open(part);
+      if (part < kEnough) open(part, each_ms);
     } else if (settling_) {
       settling_ = false;  // plans are made meanwhile
-    } else if (part <= before_) {
+    } else if (part <= before_ && !quicker) {
       open_ = false;
     }
+  }
+
+  /// Operators that are not counted.
+  void pass() {
+    since_ = 0;
+    runs_ = false;
   }
 
  private:
   static constexpr std::uint64_t kSteps = 12;   ///< it is judged after so many of the longest step
   static constexpr std::uint64_t kLeast = 512;  ///< and after so many operators
   static constexpr double kEnough = 0.9;        ///< of the operators
+  static constexpr double kQuicker = 0.95;
+  static constexpr std::uint64_t kSample = 64;  ///< operators between two looks at the clock
   static constexpr int kSoon = 4;
   static constexpr int kPatience = 6;  ///< steps, none of which was like another
   static constexpr int kMany = 12;     ///< more steps do not take turns
 
-  void open(double before) {
+  void open(double before, double before_ms) {
     open_ = tried_ = settling_ = true;
     before_ = before;
+    before_ms_ = before_ms;
     all_ = following_ = 0;
+  }
+  void take_time(double now_ms) {
+    const double before_ms = std::exchange(looked_ms_, now_ms);
+    const std::uint64_t operators = std::exchange(since_, 0);
+    if (!std::exchange(runs_, true)) return;
+    ms_ += now_ms - before_ms;
+    timed_ += operators;
   }
 
   Rule rule_ = Rule::kClosed;
@@ -86,6 +109,12 @@ class DetourGate {
   std::uint64_t all_ = 0;        ///< operators counted
   std::uint64_t following_ = 0;  ///< of those, under a plan
   double before_ = 0;            ///< the part of these before it opened
+  double before_ms_ = 0;         ///< what one took then; 0: not known
+  std::uint64_t since_ = 0;      ///< operators since the clock was last looked at
+  double looked_ms_ = 0;         ///< at which it was
+  bool runs_ = false;            ///< none has been passed since then
+  std::uint64_t timed_ = 0;      ///< of those counted
+  double ms_ = 0;                ///< what these took
 };
 
 }  // namespace lms

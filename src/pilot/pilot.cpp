@@ -316,7 +316,11 @@ void Pilot::end_operator() {
     now_.running = false;
     const bool follows = mode_ == Mode::kFollowing;
     if (plan_or_none_.count(follows)) weigh_plans();
-    if (idle(job_) && knows_whole() && !plan_or_none_.rests()) detours_.count(follows);
+    if (idle(job_) && knows_whole() && !plan_or_none_.rests()) {
+      detours_.count(follows, [this] { return device_.now_ms(); });
+    } else {
+      detours_.pass();
+    }
     tell([](StepLog& log) { log.end_operator(); });
     if (walking()) {
       if (timing_) note_lap(walk_->position());

@@ -6,7 +6,7 @@
 namespace lms {
 namespace {
 
-constexpr std::size_t kSteps = 4;     ///< of the longest, a stretch
+constexpr std::size_t kSteps = 2;     ///< of the longest, a stretch
 constexpr std::size_t kLeast = 2048;  ///< operators of it
 constexpr std::size_t kRound = 6;     ///< stretches that are compared with as many
 constexpr std::size_t kSettling = 2;  ///< that are not, after a change

@@ -7,10 +7,15 @@ namespace {
 
 using Rule = DetourGate::Rule;
 
-/// Counts `steps` of a hundred operators, of which `planned` follow a plan.
-void count(DetourGate& gate, int steps, int planned) {
+double now_ms = 0;
+
+/// Counts `steps` of a hundred operators, of which `planned` follow a plan. Each takes so long.
+void count(DetourGate& gate, int steps, int planned, double each_ms = 1) {
   for (int step = 0; step < steps; ++step) {
-    for (int i = 0; i < 100; ++i) gate.count(i < planned);
+    for (int i = 0; i < 100; ++i) {
+      now_ms += each_ms;
+      gate.count(i < planned, [] { return now_ms; });
+    }
   }
 }
 
@@ -62,6 +67,28 @@ TEST(DetourGate, StaysOpenIfMoreIsPlanned) {
   DetourGate gate = known(Rule::kWhenNeeded);
   count(gate, 30, 50);
   count(gate, 200, 60);
+  EXPECT_TRUE(gate.open());
+}
+
+TEST(DetourGate, StaysOpenIfAllIsQuicker) {
+  DetourGate gate = known(Rule::kWhenNeeded);
+  count(gate, 30, 80, 3);
+  ASSERT_TRUE(gate.open());
+  count(gate, 100, 70, 2);
+  EXPECT_TRUE(gate.open());
+  count(gate, 30, 70, 3);
+  EXPECT_FALSE(gate.open());
+}
+
+TEST(DetourGate, WhatIsNotCountedTakesNoTime) {
+  DetourGate gate = known(Rule::kWhenNeeded);
+  count(gate, 30, 80, 3);
+  ASSERT_TRUE(gate.open());
+  for (int i = 0; i < 30; ++i) {
+    count(gate, 3, 70, 2);
+    gate.pass();
+    now_ms += 1e6;
+  }
   EXPECT_TRUE(gate.open());
 }
 
