@@ -217,6 +217,7 @@ def rows(timm_train: Path | None) -> list[Row]:
     return [
         _yolo("yolo", 40, 2, nbs=8),
         _yolo("yolo-nbs64", 40, 2),
+        _yolo("yolo-nbs64-long", 40, 6),
         _yolo("yolo-short", 5, 8, nbs=8),
         _yolo("yolo-short-nbs64", 5, 8),
         _timm("timm", timm_train, 6),
