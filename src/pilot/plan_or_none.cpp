@@ -34,12 +34,10 @@ void PlanOrNone::go_on_in(Stage stage) {
 }
 
 void PlanOrNone::plan_came() {
-  if (stage_ == Stage::kNone) {
-    patience_ = 1;
-  } else {
-    skipped_ = kSettling;
-    go_on_in(Stage::kPlans);  // what has been seen was another plan
-  }
+  // What has been seen was another plan.
+  if (stage_ == Stage::kNone) patience_ = 1;
+  skipped_ = kSettling;
+  go_on_in(Stage::kPlans);
 }
 
 void PlanOrNone::note(double now_ms, std::size_t longest) {
@@ -68,6 +66,13 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
       back_off_ *= kHardlyEver;
       patience_ = back_off_;
       return go_on_in(Stage::kPlans);
+    }
+  }
+  if (stage_ == Stage::kPlans && each_ms_.size() == kSettling && without_ms_ > 0) {
+    const auto is_slower = [&](double ms) { return ms > kMuchSlower * without_ms_; };
+    if (std::ranges::all_of(each_ms_, is_slower)) {
+      patience_ = 1;
+      return watch();
     }
   }
   if (each_ms_.size() < rounds * kRound) return;

@@ -64,6 +64,15 @@ TEST(PlanOrNone, PlansThatHaveMadeStepsMuchQuickerAreFollowed) {
   EXPECT_GT(machine.without, 50);
 }
 
+TEST(PlanOrNone, PlansThatHaveMadeStepsMuchSlowerAreLeftSoon) {
+  Machine machine(200, 100);
+  machine.planned = false;
+  machine.run(10);
+  machine.planned = true;
+  machine.run(20);
+  EXPECT_GE(machine.without, 8);
+}
+
 TEST(PlanOrNone, StepsThatAreSlowerWithoutGoOnWith) {
   Machine machine(70, 80);
   machine.run(1000);
