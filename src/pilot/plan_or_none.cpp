@@ -18,7 +18,7 @@ constexpr std::size_t kSeldom = 4;    ///< times as long until the next try, tha
 constexpr std::size_t kHardlyEver = 16;  ///< likewise, where the other way was much slower
 
 double median(std::vector<double> of) {
-  const auto middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
+  const auto middle = of.begin() + static_cast<std::ptrdiff_t>((of.size() - 1) / 2);
   std::ranges::nth_element(of, middle);
   return *middle;
 }
@@ -35,7 +35,7 @@ void PlanOrNone::go_on_in(Stage stage) {
 
 void PlanOrNone::plan_came() {
   // What has been seen was another plan.
-  if (stage_ == Stage::kNone) patience_ = 1;
+  patience_ = back_off_ = 1;
   skipped_ = kSettling;
   go_on_in(Stage::kPlans);
 }
@@ -45,9 +45,16 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
   const double each_ms = (now_ms - std::exchange(begun_ms_, now_ms)) / operators;
   const bool follows = std::exchange(following_, 0) > 0;
   stretch_ = std::max(kLeast, kSteps * longest);
-  if (std::exchange(disturbed_, false)) return;
+  if (std::exchange(disturbed_, false)) {
+    all_ += static_cast<std::size_t>(operators);  // steps in it may have been noted
+    return;
+  }
   if (stage_ == Stage::kPlans && !follows) {  // there are none
-    if (std::exchange(skipped_, 0) == 0) note_without(each_ms);
+    // Once there have been any, what follows none may be another loop.
+    const bool settles = std::exchange(skipped_, 0) > 0;
+    if (!settles && with_plans_ms_ <= 0) {
+      without_ms_ = without_ms_ > 0 ? std::min(without_ms_, each_ms) : each_ms;
+    }
     return go_on_in(stage_);
   }
   if (skipped_ > 0) {
@@ -62,13 +69,13 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
   if (stage_ == Stage::kTry && each_ms_.size() == kSettling) {
     const auto is_slower = [&](double ms) { return ms > kMuchSlower * with_plans_ms_; };
     if (std::ranges::all_of(each_ms_, is_slower)) {
-      note_without(std::ranges::min(each_ms_));
-      back_off_ *= kHardlyEver;
-      patience_ = back_off_;
+      without_ms_ = median(each_ms_);
+      back_off(kHardlyEver);
       return go_on_in(Stage::kPlans);
     }
   }
-  if (stage_ == Stage::kPlans && each_ms_.size() == kSettling && without_ms_ > 0) {
+  const bool untried = back_off_ == 1 && without_ms_ > 0;
+  if (stage_ == Stage::kPlans && each_ms_.size() == kSettling && untried) {
     const auto is_slower = [&](double ms) { return ms > kMuchSlower * without_ms_; };
     if (std::ranges::all_of(each_ms_, is_slower)) {
       patience_ = 1;
@@ -82,8 +89,9 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
   go_on_in(Stage::kPlans);
 }
 
-void PlanOrNone::note_without(double each_ms) {
-  without_ms_ = without_ms_ > 0 ? std::min(without_ms_, each_ms) : each_ms;
+void PlanOrNone::back_off(std::size_t times) {
+  constexpr std::size_t kMost = 4096;
+  patience_ = back_off_ = std::min(back_off_ * times, kMost);
 }
 
 void PlanOrNone::watch() {
@@ -95,11 +103,9 @@ void PlanOrNone::watch() {
 }
 
 void PlanOrNone::try_none() {
-  const double without_ms = median(each_ms_);
-  note_without(without_ms);
-  const bool quicker = without_ms < kQuicker * with_plans_ms_;
-  back_off_ *= kSeldom;
-  patience_ = back_off_;
+  without_ms_ = median(each_ms_);
+  const bool quicker = without_ms_ < kQuicker * with_plans_ms_;
+  back_off(kSeldom);
   go_on_in(quicker ? Stage::kNone : Stage::kPlans);
 }
 

@@ -53,7 +53,7 @@ class PlanOrNone {
   };
 
   void go_on_in(Stage stage);
-  void note_without(double each_ms);
+  void back_off(std::size_t times);
   void watch();
   void try_none();
 
@@ -74,9 +74,9 @@ class PlanOrNone {
   double predicted_ms_ = 0;
   // For longer.
   double with_plans_ms_ = 0;  ///< an operator
-  double without_ms_ = 0;     ///< the least that one has taken without; 0: not known
+  double without_ms_ = 0;     ///< without: before there was one, or in the last try; 0: not known
   std::size_t patience_ = 1;  ///< rounds until the other way is tried
-  std::size_t back_off_ = 1;  ///< what it will be
+  std::size_t back_off_ = 1;  ///< what it was set to last; 1: nothing has been tried
 };
 
 }  // namespace lms

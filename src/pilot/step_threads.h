@@ -10,7 +10,8 @@ namespace lms {
 /// same time interleave differently in every step: then one is the step's, and what the other does
 /// (receive batches, save weights) is beside it, until it does more than the step's.
 ///
-/// For one device. Thread-safe; what it goes by is relaxed, since a wrong answer costs a plan.
+/// Of one device's operators; but a thread that is beside the step on one is so on all.
+/// Thread-safe; what it goes by is relaxed, since a wrong answer costs a plan.
 class StepThreads {
  public:
   /// What is known of one thread. Of that thread alone.
@@ -21,14 +22,15 @@ class StepThreads {
     std::uint64_t weight = 0;
   };
 
-  /// An outermost operator of the thread begins; `backward`: of a backward pass, which only who
-  /// trains runs. Returns true if it is the step's; sets Thread::beside.
+  /// An outermost operator of the thread begins; `backward`: of a backward pass, which (where
+  /// autograd has no threads of its own: on the CPU) only who trains runs. Returns true if it is
+  /// the step's; sets Thread::beside.
   bool begin(Thread& thread, bool backward);
   /// It has ended.
   void end(const Thread& thread);
 
  private:
-  /// A thread's number and what it serves and weighs, in one word; 0: none.
+  /// A thread's number, whether it serves, and its weight, in one word; 0: none.
   using Word = std::uint64_t;
   [[nodiscard]] static Word word_of(const Thread& thread);
   [[nodiscard]] static std::uint32_t number_in(Word word);

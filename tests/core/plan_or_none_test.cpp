@@ -137,6 +137,35 @@ TEST(PlanOrNone, ANewPlanIsTriedSoon) {
   EXPECT_LT(machine.without - without, 40);
 }
 
+TEST(PlanOrNone, APlanThatComesInATryIsComparedToo) {
+  Machine machine(100, 70);
+  while (!machine.choice.rests()) machine.run(1);
+  machine.choice.plan_came();
+  EXPECT_FALSE(machine.choice.rests());
+  const int without = machine.without;
+  machine.run(100);
+  EXPECT_GT(machine.without - without, 50);
+}
+
+TEST(PlanOrNone, WhatFollowsNoPlanLaterSaysNothing) {
+  Machine machine(70, 100);
+  machine.run(200);
+  const int without = machine.without;
+  machine.planned = false;
+  machine.without_ms = 10;  // an evaluation
+  machine.run(50);
+  machine.planned = true;
+  machine.without_ms = 100;
+  machine.run(400);
+  EXPECT_LT(machine.without - without, 40);
+}
+
+TEST(PlanOrNone, TriesBecomeRare) {
+  Machine machine(50, 200);
+  machine.run(20000);
+  EXPECT_LT(machine.without, 60);
+}
+
 /// Steps of two sizes in any order; those under a plan take `with_ms` longer, others `without_ms`.
 /// Returns how many were planned: a step of the plan may be several of these.
 std::int64_t planned_of_800(double with_ms, double without_ms, bool compares) {
