@@ -203,13 +203,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
     ++stats_.steps;
     ++followed_;
     planned_at_ = operators_;
-    // Parts of it are left alone as long as it comes; but for steps of their own, which have plans.
-    for (const auto& part : scripts_) {
-      const bool left_alone = operators_ < part->shunned_until && (part->is_part || !part->planned);
-      if (!left_alone || part->size() >= script_->size()) continue;
-      if (!begins_with(script_->shape, part->shape)) continue;
-      part->shunned_until = operators_ + kSeen * script_->size();
-    }
+    leave_parts_alone(*script_, /*still=*/true);
     end_due_ = true;
     ghosts_due_ = true;
   }

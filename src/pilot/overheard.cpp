@@ -126,9 +126,12 @@ bool Pilot::estimate_times(Script& whole) const {
   return true;
 }
 
-/// The whole is followed from its next beginning on, which is its parts' as well.
-void Pilot::leave_parts_alone(const Script& whole) {
+/// The whole is followed from its next beginning on, which is its parts' as well. `still`: it has
+/// come again, and what is left alone stays so, but for steps of their own, which have plans.
+void Pilot::leave_parts_alone(const Script& whole, bool still) {
   for (const auto& part : scripts_) {
+    const bool is_left = operators_ < part->shunned_until && (part->is_part || !part->planned);
+    if (still && !is_left) continue;
     if (!begins_with(whole.shape, part->shape)) continue;
     part->shunned_until = operators_ + kSeen * whole.size();
   }

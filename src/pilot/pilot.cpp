@@ -406,6 +406,7 @@ Pilot::Stats Pilot::stats() {
   Stats stats = stats_;
   stats.why = why_locked();
   stats.on_trial = script_ && script_->trial;
+  stats.rests = plan_or_none_.rests();
   return stats;
 }
 

@@ -137,8 +137,8 @@ class ShownStage {
 ///                              ▲                                                │
 ///                              └──────────────── the stream differs ◄───────────┘
 ///
-/// Thread-safe; lock order: engine, then pilot. Operators of several threads that interleave are
-/// taken for one stream, which then never repeats: the engine stays reactive.
+/// Thread-safe; lock order: engine, then pilot. Operators of several threads are taken for one
+/// stream, which never repeats where they interleave: StepThreads tells whose are to be told.
 class Pilot {
  public:
   struct Options {
@@ -381,7 +381,7 @@ class Pilot {
   void forget_outgrown(const Script& longer);
   void prefer_planned();
   [[nodiscard]] bool estimate_times(Script& whole) const;
-  void leave_parts_alone(const Script& whole);
+  void leave_parts_alone(const Script& whole, bool still = false);
   void see_to_whole();
   void look_roughly();
   [[nodiscard]] bool knows_whole() const;

@@ -373,7 +373,6 @@ void Pilot::weigh_plans() {
   if (job_ || whole_ || (script_ && script_->trial)) plan_or_none_.disturb();
   if (plan_or_none_.rests()) planned_at_ = operators_;  // no reason to complain
   plan_or_none_.note(device_.now_ms(), longest);
-  stats_.rests = plan_or_none_.rests();
 }
 
 /// The newer of two plans is followed from now on, of a step that may go on as before.
