@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "adapters/torch/device_manager.h"
+#include "adapters/torch/operators/foreseen.h"
 #include "adapters/torch/operators/op_info.h"
 #include "pilot/step_threads.h"
 
@@ -161,6 +162,7 @@ struct ThreadState {
   InPlace* in_place = nullptr;  ///< the call whose kernel works on what lies below
   /// Why there was no room below to run it by rows, as what it does instead runs; or empty.
   std::string full_by_rows;
+  ForeseenResults foreseen;
 };
 
 ThreadState& thread_state() noexcept;

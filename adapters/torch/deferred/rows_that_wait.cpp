@@ -74,9 +74,9 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
   if (!all && !chain && !begins_chain(info, *first)) return nullptr;
   const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
   const c10::impl::DisablePythonDispatcher no_python;
-  const auto results = results_foreseen(op, part->arguments, manager.device());
-  if (results.size() != 1 || !has_plain_type(results.front())) return nullptr;
-  const at::Tensor& result = results.front();
+  auto [result, asked] =
+      thread_state().foreseen.of(info.key, op, part->arguments, manager.device());
+  if (!result.defined() || !has_plain_type(result)) return nullptr;
   const auto bytes = static_cast<Bytes>(result.nbytes());
   if (bytes < manager.min_block() || !result.is_non_overlapping_and_dense()) return nullptr;
   if (!all && !chain && bytes < manager.limit() / kLargeResult) return nullptr;
@@ -112,8 +112,14 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
   try {
     const auto cuts = info.cut({info.name, op, part->arguments, kPart});
     if (cuts.size() != 1 || cuts.front().moves || cuts.front().results.size() != 1) return nullptr;
-    if (!lies_as(cuts.front().results.front(), result)) return nullptr;
-    strides = cuts.front().results.front().strides;
+    const CutResult& cut = cuts.front().results.front();
+    if (!asked && result.sizes() != cut.sizes) {
+      const auto results = results_foreseen(op, part->arguments, manager.device());
+      if (results.size() != 1 || !results.front().sizes().equals(result.sizes())) return nullptr;
+      result = results.front();
+    }
+    if (!lies_as(cut, result)) return nullptr;
+    strides = cut.strides;
   } catch (const c10::Error&) {
     return nullptr;  // what is wrong with the call is the operator's to say
   }
