@@ -142,8 +142,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--attention",
         choices=("cudnn", "flash", "efficient", "math"),
-        default="flash",
-        help="kernel of the Llama step; flash repeats bit by bit, cuDNN's backward pass does not",
+        help="kernel (default: flash for the Llama steps, PyTorch's choice for packages'); flash "
+        "repeats bit by bit, cuDNN's backward pass does not",
     )
     parser.add_argument("--no-deterministic", dest="deterministic", action="store_false")
     parser.add_argument(

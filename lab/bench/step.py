@@ -16,7 +16,7 @@ class StepOptions:
 
     tiny: bool = False
     optimizer: str = "default"
-    attention: str = "flash"
+    attention: str | None = None
     deterministic: bool = True
     clip: bool = False
 

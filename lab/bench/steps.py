@@ -214,29 +214,29 @@ def is_of_a_package(step: str) -> bool:
     return step in packages.STEPS
 
 
-def uses_attention(step: str) -> bool:
-    """Whether the choice of attention kernel matters to this step."""
-    return step.startswith("llama")
+def attention_of(step: str, options: StepOptions) -> str | None:
+    """The attention kernel that this step is to use; None: PyTorch's choice."""
+    return options.attention or ("flash" if step.startswith("llama") else None)
 
 
 def configure(step: str, options: StepOptions) -> None:
     """Set the process-wide switches that this step runs under: kernels, precision, determinism."""
-    if is_of_a_package(step):
+    if not is_of_a_package(step):
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = options.deterministic
+        tf32 = "tf32" in step
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+    attention = attention_of(step, options)
+    if attention is None:
         return
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = options.deterministic
-    tf32 = "tf32" in step
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.allow_tf32 = tf32
-    if not uses_attention(step):
-        return
-    torch.backends.cuda.enable_cudnn_sdp(options.attention == "cudnn")
-    torch.backends.cuda.enable_flash_sdp(options.attention == "flash")
-    torch.backends.cuda.enable_mem_efficient_sdp(options.attention == "efficient")
-    torch.backends.cuda.enable_math_sdp(options.attention == "math")
+    torch.backends.cuda.enable_cudnn_sdp(attention == "cudnn")
+    torch.backends.cuda.enable_flash_sdp(attention == "flash")
+    torch.backends.cuda.enable_mem_efficient_sdp(attention == "efficient")
+    torch.backends.cuda.enable_math_sdp(attention == "math")
     # The flash kernel's backward pass adds in a fixed order only under this switch, and PyTorch
     # has no such switch for cuDNN's.
-    fixed_order = options.deterministic and options.attention == "flash"
+    fixed_order = options.deterministic and attention == "flash"
     torch.use_deterministic_algorithms(fixed_order)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
