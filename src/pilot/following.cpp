@@ -123,9 +123,21 @@ void Pilot::collect_moves(std::vector<Order>& orders) {
 
 /// What lies on the device elsewhere than the plan wants it when a step begins (since another plan
 /// has put it there) may be in the way of others in every step, and if it is always in use when
-/// they come, nobody ever moves it. All of it leaves before the first comes back.
+/// they come, nobody ever moves it. All of it leaves before the first comes back. Where all has room
+/// at once it may lie anywhere, and what a larger step has left below comes back ahead of its use.
 void Pilot::collect_strays(std::vector<Order>& orders) {
   constexpr int kMostPatience = 64;
+  if (!script_->addresses && script_->plan.directives.empty()) {
+    if (followed_ > 0) return;
+    const auto& blocks = script_->shape.trace.blocks;
+    for (TraceBlockId id = 0; id < blocks.size(); ++id) {
+      const Walk::Bound& who = walk_->bound(id);
+      const auto known = blocks_.find(who.uid);
+      if (blocks[id].born_in_step || who.uid == 0 || known == blocks_.end()) continue;
+      orders.push_back({Task::kFetch, known->second, who.uid});
+    }
+    return;
+  }
   const std::int64_t misplaced = device_.misplaced();
   const bool new_plan = followed_ == 0;
   if (!new_plan && (misplaced == misplaced_ || followed_ < settle_after_)) return;

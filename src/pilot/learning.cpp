@@ -162,6 +162,17 @@ bool Pilot::wants_times(const Script& script) const {
   return !job_ && !script.hopeless && !script.planned && !script.waits;
 }
 
+/// A step waits for its first plan. What only makes another's better is planned again later, and of
+/// a step that is known no more nobody wants one.
+void Pilot::hurry(Script& waits) {
+  constexpr int kMost = 3;  // times: it may not come to one
+  if (!job_ || job_->done || job_->stop || waits.hurried >= kMost) return;
+  const bool is_known = std::ranges::find(scripts_, job_->original) != scripts_.end();
+  if (is_known && !job_->original->planned) return;
+  job_->stop = true;
+  ++waits.hurried;
+}
+
 bool Pilot::timing_due() const {
   if (job_ || whole_) return false;
   // The step that begins may turn out to be another that is still to be planned.
@@ -234,6 +245,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
     if (job_) return job_;
   }
   see_to_mode();
+  if (!script_->planned && !script_->hopeless) hurry(*script_);
   timing_ = timing_due();
   laps_due_ = timing_;
   lap_places_.clear();

@@ -139,7 +139,8 @@ void Pilot::leave_parts_alone(const Script& whole, bool still) {
 
 /// Whatever is followed meanwhile, which may never come to its end.
 void Pilot::see_to_whole() {
-  if (job_ && job_->done && job_->original->waits) take_over();
+  if (job_ && job_->done && (job_->original->waits || job_->stop)) take_over();
+  if (whole_) hurry(*whole_);
   if (!whole_ || job_ || timing_ || due_) return;
   due_ = job_ = std::make_shared<Job>();
   job_->original = std::exchange(whole_, nullptr);

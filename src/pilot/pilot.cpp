@@ -90,6 +90,7 @@ void Pilot::stop_locked(Lock& lock) {
   // Asleep, no thread begins another job; the one that there is may be using the device.
   power_ = State::kOff;
   if (due_) std::exchange(due_, nullptr)->done = true;  // nobody will launch it any more
+  if (job_) job_->stop = true;
   planned_->wait(lock, [this] { return idle(job_); });
   show_step(false);
   stop_timing();
@@ -211,8 +212,7 @@ ReplayCost Pilot::known_cost(OperatorKey key) const {
   return op.key == key ? op.replay_cost : ReplayCost();
 }
 
-template <typename Tell>
-void Pilot::tell(Tell tell) {
+void Pilot::tell(auto tell) {
   if (!walking()) tell(log_);
   if (StepLog* heard = overheard_.log()) tell(*heard);
 }
@@ -228,8 +228,7 @@ void Pilot::begin_locked() {
 }
 
 /// `go`: the walk takes note of something, or returns false: it differs there.
-template <typename Go>
-void Pilot::go_along(Go go) {
+void Pilot::go_along(auto go) {
   if (!walking() || go()) return;
   differs();
   // A script that the walk has changed to may expect something else as well.

@@ -305,6 +305,7 @@ class Pilot {
     std::string failure;
     std::shared_ptr<const Measured> measured;
     bool done = false;
+    std::atomic<bool> stop = false;  ///< nobody wants its plan any more: see hurry()
   };
   using Guard = std::lock_guard<std::mutex>;
   using Lock = std::unique_lock<std::mutex>;
@@ -343,11 +344,9 @@ class Pilot {
   void see_to_mode();
   void weigh_plans();
   /// The stream is not what walk_ expected: another script that fits, or learning anew.
-  template <typename Go>
-  void go_along(Go go);
+  void go_along(auto go);
   /// `tell`: something, to a log. Those that listen hear it.
-  template <typename Tell>
-  void tell(Tell tell);
+  void tell(auto tell);
   void differs();
   void settle_parting();
   void leave();
@@ -393,6 +392,7 @@ class Pilot {
   /// The walk is at the start of a step. The job that is to be launched, or null.
   /// `whole`: the step that has ended was as planned, in its sizes and from its beginning on.
   std::shared_ptr<Job> step_started(bool whole);
+  void hurry(Script& waits);
   [[nodiscard]] bool timing_due() const;
   [[nodiscard]] bool own_timing_due() const;
   [[nodiscard]] bool wants_times(const Script& script) const;

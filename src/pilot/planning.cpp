@@ -178,7 +178,8 @@ void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
 
 void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
   Script& script = *job.made;
-  const Options& options = job.options;
+  Options options = job.options;
+  options.search.stop = &job.stop;
   Trace& trace = script.shape.trace;
   const std::vector<double> measured = device_ms(trace, laps.operators);
   for (std::size_t i = 0; i < measured.size(); ++i) {
@@ -263,6 +264,7 @@ bool Pilot::search_plan_of(Script& script, const Options& options) {
   // It is made again with the times of steps that follow it, and with all the time then.
   if (!script.planned && !options.in_foreground) {
     search.seconds = std::min(search.seconds, kFirstPlan);
+    search.hasty = true;
   }
   Plan before;
   double before_ms = 0;
@@ -302,6 +304,7 @@ bool Pilot::search_plan_of(Script& script, const Options& options) {
 void Pilot::take_over() {
   plan_or_none_.disturb();
   const auto job = std::exchange(job_, nullptr);
+  if (job->stop) return;
   const auto& original = job->original;
   const auto& made = job->made;
   if (!made) {

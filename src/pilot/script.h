@@ -40,6 +40,7 @@ struct Script {
   std::vector<Unplaced> unplaced;  ///< of the placement
   PlanTiming predicted;
   bool hopeless = false;  ///< planning it has failed: it stays reactive
+  int hurried = 0;        ///< so often another's plan has been given up for its first one
   /// Blocks that every step reads and none writes, by uid, ascending. If somebody writes them
   /// between two of its rounds, they may be parts of a longer step.
   std::vector<BlockUid> only_read;

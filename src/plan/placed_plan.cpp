@@ -22,6 +22,9 @@ constexpr std::array kFirstOnPages{1.0, 0.998, 0.996, 0.994, 0.991, 0.987, 0.98,
 constexpr double kSecondsInOnePiece = 1;
 constexpr double kSecondsBeforePages = 0.2;
 constexpr std::array kLower{0.9, 0.87, 0.83, 0.77, 0.7};
+/// In haste: few, in which nearly all that is asked for finds addresses at once.
+constexpr std::array kHasty{0.998, 0.96, 0.98, 0.93};
+constexpr double kHastySeconds = 0.1;
 constexpr std::array kBetween{0.25, 0.5, 0.75};
 /// Of plans that are as fast as this the one that leaves most on the device is taken.
 constexpr double kAsFast = 1.003;
@@ -36,9 +39,13 @@ class Planning {
       : trace_(trace), pages_(pages), room_(pages.room), link_(link), options_(options) {}
 
   PlacedPlan run() {
-    try_all(parts_of_room(pages_.page > 0 ? kFirstOnPages : kFirst));
-    if (found_.empty()) try_all(parts_of_room(kLower));
-    if (!found_.empty()) try_all(between());
+    if (hasty_) try_all(parts_of_room(kHasty));
+    hasty_ = false;
+    if (found_.empty()) {
+      try_all(parts_of_room(pages_.page > 0 ? kFirstOnPages : kFirst));
+      if (found_.empty()) try_all(parts_of_room(kLower));
+      if (!found_.empty()) try_all(between());
+    }
     if (found_.empty()) throw OutOfMemory(failure_);
     const auto best = std::ranges::min_element(found_, {}, time_of);
     const double most = time_of(*best) * kAsFast;
@@ -50,6 +57,9 @@ class Planning {
   }
 
  private:
+  [[nodiscard]] bool stopped() const {
+    return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed);
+  }
   static double time_of(const PlacedPlan& candidate) { return candidate.step.predicted.step_ms; }
 
   template <std::size_t N>
@@ -78,7 +88,7 @@ class Planning {
 
   void try_all(const std::vector<Bytes>& budgets) {
     const std::size_t at_once = std::max(2U, std::thread::hardware_concurrency());
-    for (std::size_t next = 0; next < budgets.size();) {
+    for (std::size_t next = 0; next < budgets.size() && !stopped();) {
       std::vector<std::future<PlacedPlan>> running;
       for (; next < budgets.size() && running.size() < at_once; ++next) {
         const Bytes budget = budgets[next];
@@ -106,8 +116,9 @@ class Planning {
       if (!found_.empty()) return;  // smaller ones are slower
     }
     if (found_.empty() && failure_.empty()) {
-      failure_ = "the addresses of every plan take more than the " + format_bytes(room_) +
-                 " that there are";
+      failure_ = stopped() ? "nobody wants it any more"
+                           : "the addresses of every plan take more than the " +
+                                 format_bytes(room_) + " that there are";
     }
   }
 
@@ -119,7 +130,8 @@ class Planning {
       options.seconds *= kSecondsFromStart;
     }
     PlacedPlan candidate{budget, make_plan(trace_, budget, link_, options), {}};
-    const double seconds = pages_.page > 0 ? kSecondsBeforePages : kSecondsInOnePiece;
+    double seconds = pages_.page > 0 ? kSecondsBeforePages : kSecondsInOnePiece;
+    if (hasty_) seconds = kHastySeconds;
     candidate.placement = place(trace_, candidate.step.plan, kPlacedUnit, seconds, pages_);
     return candidate;
   }
@@ -129,6 +141,7 @@ class Planning {
   Bytes room_;
   LinkModel link_;
   SearchOptions options_;
+  bool hasty_ = options_.hasty;
   std::vector<Bytes> tried_;
   /// The fastest so far, whether it fits or not: from here the search for further plans goes on.
   std::optional<Plan> start_;

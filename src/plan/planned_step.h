@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "plan/timing/timing.h"
@@ -16,6 +17,11 @@ struct SearchOptions {
   /// Where to begin, if blocks may be computed again: a plan for a step of the same operators and
   /// blocks, whatever their times and the budget. It must live as long as the call.
   const Plan* start = nullptr;
+  /// Steps wait for it: make_placed_plan() is content with the first plan that fits.
+  bool hasty = false;
+  /// Once that is true nobody wants the plan any more: the search ends as soon as it can, with
+  /// whatever there is. It must live as long as the call; null: never.
+  const std::atomic<bool>* stop = nullptr;
 
   bool operator==(const SearchOptions&) const = default;
 };

@@ -128,6 +128,11 @@ void Deferred::set_mode(Mode mode) {
     throw;
   }
   count(false);
+  // The next limit is another.
+  const std::lock_guard guard(mutex_);
+  wanted_whole_.clear();
+  began_.clear();
+  for (auto& key : operators_that_waited_) key = 0;
 }
 
 // Waiting

@@ -5,6 +5,7 @@
 #include <c10/util/SmallVector.h>
 #include <lms/options.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -92,6 +93,8 @@ class Deferred {
                                     std::uint64_t before = UINT64_MAX);
   /// It is one of these, not made yet.
   [[nodiscard]] bool will_make(const c10::StorageImpl& storage);
+  /// Results of this operator have waited for who uses them.
+  [[nodiscard]] bool has_waited(const OpInfo& info) const;
   /// Runs everything.
   void run_all();
   /// In the mode kRandom, now and then: runs something.
@@ -138,6 +141,9 @@ class Deferred {
                   const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                   c10::DispatchKeySet keys, c10::Stack& stack);
   /// The same for calls that may be expected to fare alike.
+  /// A result that waits by itself, not because another of its kind has.
+  [[nodiscard]] bool is_large(const Part& rows) const;
+  void note_waited(const OpInfo& info, std::uint64_t kind, bool begins);
   static std::uint64_t kind_of_rows(const OpInfo& info, const c10::Stack& stack);
   /// The part that will make this storage, if rows of it may be made, and be used as it makes them:
   /// nothing else that was called before number `before` will write it. Under the lock.
@@ -220,6 +226,10 @@ class Deferred {
   std::int64_t in_passes_ = 0;
   /// Kinds of results that somebody has wanted as a whole, with nobody before.
   std::unordered_set<std::uint64_t> wanted_whole_;
+  /// Kinds that have begun a chain, being large: they do in all sizes, as steps that differ in
+  /// sizes are to have the same operators.
+  std::unordered_set<std::uint64_t> began_;
+  std::array<std::atomic<std::uint64_t>, 16> operators_that_waited_{};  ///< OpInfo::key; 0: none
   bool said_ = false;
   std::chrono::steady_clock::duration waited_{};
   std::map<std::uint64_t, PartPtr> all_;  ///< by number: in order
@@ -249,8 +259,9 @@ inline bool any_deferred() noexcept { return deferring.load(std::memory_order_re
 bool put_off(const Entrances& entrances, const OpInfo& info, const c10::SafeKernelFunction& kernel,
              const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack,
              c10::function_ref<bool()> split);
-/// A result that is made from these may be so large that it is worth waiting for who uses it.
-[[nodiscard]] bool are_worth_waiting_for(const StorageUses& uses);
+/// A result that the operator makes from these may be worth waiting for who uses it: it is large,
+/// or one of its kind was.
+[[nodiscard]] bool are_worth_waiting_for(const OpInfo& info, const StorageUses& uses);
 
 /// Runs what must have run before an operator that does not wait, and uses these.
 void run_needed(const OpInfo& info, const c10::Stack& stack);

@@ -119,7 +119,8 @@ void Deferred::before_use(std::span<const StorageUse> uses, std::uint64_t before
     run_until(lock, [&] {
       PartPtrs needed = needed_for(uses, before);
       for (const PartPtr& part : needed) {
-        const bool learns = part->rows && !part->was_read && !part->runs;
+        // Of what is small, an evaluation's, others of its kind are not to learn.
+        const bool learns = part->rows && !part->was_read && !part->runs && is_large(*part);
         if (learns && manager_.slice_mode() != SliceMode::kChains) wanted_whole_.insert(part->kind);
       }
       return needed;

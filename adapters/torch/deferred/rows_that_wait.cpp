@@ -42,13 +42,13 @@ bool lies_as(const CutResult& cut, const at::Tensor& foreseen) {
 
 }  // namespace
 
-bool are_worth_waiting_for(const StorageUses& uses) {
-  return std::ranges::any_of(uses, [](const StorageUse& use) {
-    const DeviceManager* const manager = active_manager(use.storage->device());
+bool are_worth_waiting_for(const OpInfo& info, const StorageUses& uses) {
+  return std::ranges::any_of(uses, [&](const StorageUse& use) {
+    DeviceManager* const manager = active_manager(use.storage->device());
     if (manager == nullptr) return false;
-    const Bytes least = manager->slice_mode() == SliceMode::kChains
-                            ? manager->min_block()
-                            : manager->limit() / (2 * kLargeResult);
+    const bool any_size =
+        manager->slice_mode() == SliceMode::kChains || manager->deferred().has_waited(info);
+    const Bytes least = any_size ? manager->min_block() : manager->limit() / (2 * kLargeResult);
     return static_cast<Bytes>(use.storage->nbytes()) >= least;
   });
 }
@@ -165,10 +165,11 @@ bool Deferred::defer_rows(const Entrances& entrances, const OpInfo& info,
     return false;
   }
   const std::uint64_t kind = kind_of_rows(info, stack);
-  bool chain = false;
+  bool chain = false;  // or one of its kind has begun one
   {
     const std::lock_guard guard(mutex_);
     if (wanted_whole_.contains(kind)) return false;
+    chain = began_.contains(kind);
     for (std::size_t i = stack.size() - info.argument_count; i < stack.size(); ++i) {
       const bool is_there =
           stack[i].isTensor() && stack[i].toTensor().defined() && stack[i].toTensor().has_storage();
@@ -177,6 +178,7 @@ bool Deferred::defer_rows(const Entrances& entrances, const OpInfo& info,
   }
   std::unique_ptr<Part> part = rows_that_may_wait(manager_, info, kernel, op, keys, stack, chain);
   if (!part) return false;
+  note_waited(info, kind, /*begins=*/!chain);
   discard_dead();
   part->run = entrances.run;
   part->run_by_rows = entrances.run_by_rows;
@@ -191,6 +193,28 @@ bool Deferred::defer_rows(const Entrances& entrances, const OpInfo& info,
   stack.resize(stack.size() - info.argument_count);
   stack.emplace_back(std::move(result));
   return true;
+}
+
+bool Deferred::is_large(const Part& rows) const {
+  const auto bytes = static_cast<Bytes>(rows.makes.front().nbytes());
+  return manager_.slice_mode() == SliceMode::kChains ||
+         bytes >= manager_.limit() / (2 * kLargeResult);
+}
+
+bool Deferred::has_waited(const OpInfo& info) const {
+  return std::ranges::any_of(operators_that_waited_, [&](const auto& key) {
+    return key.load(std::memory_order_relaxed) == info.key;
+  });
+}
+
+void Deferred::note_waited(const OpInfo& info, std::uint64_t kind, bool begins) {
+  if (!begins && has_waited(info)) return;
+  const std::lock_guard guard(mutex_);
+  if (begins) began_.insert(kind);
+  if (has_waited(info)) return;
+  const auto is_free = [](const auto& key) { return key.load(std::memory_order_relaxed) == 0; };
+  const auto free = std::ranges::find_if(operators_that_waited_, is_free);
+  if (free != operators_that_waited_.end()) free->store(info.key, std::memory_order_relaxed);
 }
 
 std::uint64_t Deferred::kind_of_rows(const OpInfo& info, const c10::Stack& stack) {

@@ -416,7 +416,7 @@ void run_operator(const OpInfo& info, const c10::SafeKernelFunction& kernel,
     if (info.deferral != Deferral::kRows) return would_be_split(info, stack);
     StorageUses uses;
     collect_arguments(info, stack, /*keep=*/false, uses);
-    return are_worth_waiting_for(uses);
+    return are_worth_waiting_for(info, uses);
   });
   const Concern deferred = concern_of_deferred(info, split);
   run_or_put_off(state, deferred, split, info, kernel, op, keys, stack);
@@ -441,7 +441,7 @@ void run_operator(UnboxedCall& call) {
     if (info.deferral != Deferral::kRows) return would_be_split(call);
     StorageUses uses;
     call.collect_arguments(uses);
-    return are_worth_waiting_for(uses);
+    return are_worth_waiting_for(info, uses);
   });
   const Concern deferred = concern_of_deferred(info, split);
   if (state.keeps > 0 || deferred == Concern::kMayWait ||

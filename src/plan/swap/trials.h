@@ -27,6 +27,7 @@ class Trials {
   }
   [[nodiscard]] bool goes_on(std::int64_t round) const {
     if (options_.rounds >= 0 && round >= options_.rounds) return false;
+    if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) return false;
     return spent() < options_.seconds;
   }
   /// From 0 to 1.
