@@ -16,6 +16,13 @@ namespace {
 constexpr int kSettled = 3;
 /// Operators after which a loop that is no step is looked at again.
 constexpr std::uint64_t kPause = 64;
+/// Most time, in seconds, to improve the plan of one of several sizes.
+constexpr double kForOneOfSizes = 0.5;
+
+/// Where sizes come one after the other, no plan is followed for some steps in a row.
+bool wants_better_one(const std::vector<std::shared_ptr<Script>>& scripts, const Script& script) {
+  return script.wants_better() && of_several_sizes(scripts, script);
+}
 
 }  // namespace
 
@@ -121,7 +128,8 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   give_up_detour();
   settle_parting();
   show_step(false);
-  if (!ended && (!goes_on_timing || !wants_times(*script))) stop_timing();
+  const bool may_be_timed = wants_times(*script) || (!job_ && wants_better_one(scripts_, *script));
+  if (!ended && (!goes_on_timing || !may_be_timed)) stop_timing();
   // The same step under another plan, or in another size, is the same loop still.
   if (!walk_ || script_->form != script->form) joined_ = operators_;
   if (!walk.jumped()) step_begun_at_ = operators_ - walk.position();
@@ -177,7 +185,7 @@ bool Pilot::timing_due() const {
   if (job_ || whole_) return false;
   // The step that begins may turn out to be another that is still to be planned.
   const bool others = std::ranges::any_of(scripts_, [&](const auto& other) {
-    return other != script_ && wants_times(*other) &&
+    return other != script_ && (wants_times(*other) || wants_better_one(scripts_, *other)) &&
            other->shape.operators[0].key == script_->shape.operators[0].key;
   });
   return others || own_timing_due();
@@ -189,6 +197,7 @@ bool Pilot::own_timing_due() const {
   // that is kept, to be shown.
   const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
   const bool has_none = mode_ == Mode::kTracking && !script_->planned;
+  if (mode_ == Mode::kFollowing && wants_better_one(scripts_, *script_)) return true;
   return has_none || (settled && !(script_->refined && script_->measured));
 }
 
@@ -213,6 +222,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
     }
     ++stats_.steps;
     ++followed_;
+    ++script_->followed;
     planned_at_ = operators_;
     leave_parts_alone(*script_, /*still=*/true);
     end_due_ = true;
@@ -235,6 +245,12 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
     job_->host = host_.take();
     job_->host.step_ms = least_step_ms_;
     job_->options = options_;
+    if (script_->planned && of_several_sizes(scripts_, *script_)) {
+      // Each size has its turn soon, and to have updates wait would be to learn all of them anew.
+      job_->options.search.seconds = std::min(job_->options.search.seconds, kForOneOfSizes);
+      job_->options.search.hasty = true;
+      job_->options.may_wait = nullptr;
+    }
     return job_;
   }
   longer_.clear();

@@ -384,6 +384,8 @@ void Pilot::put_to_trial(const Job& job) {
   const double least_ms = least_step_ms_ > 0 ? least_step_ms_ : job.host.step_ms;
   if (!job.original->planned || !job.better || least_ms <= 0) return;
   if (!job.made->deferred.empty()) return;  // it is another step
+  // Steps that differ in their sizes say nothing of each other.
+  if (of_several_sizes(scripts_, *job.made)) return;
   job.made->trial = std::make_shared<PlanTrial>(job.original, least_ms, job.original->size());
 }
 

@@ -133,6 +133,11 @@ bool same_blocks(const StepShape& a, const StepShape& b) {
          std::ranges::equal(a.trace.blocks, b.trace.blocks, alike);
 }
 
+bool of_several_sizes(const std::vector<std::shared_ptr<Script>>& scripts, const Script& script) {
+  return std::ranges::any_of(
+      scripts, [&](const auto& one) { return one.get() != &script && one->form == script.form; });
+}
+
 Walk::Walk(const Script& script) : script_(&script) {
   bound_.resize(script.shape.trace.blocks.size());
   home_.assign(bound_.size(), kNoAddress);

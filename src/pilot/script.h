@@ -41,6 +41,7 @@ struct Script {
   PlanTiming predicted;
   bool hopeless = false;  ///< planning it has failed: it stays reactive
   int hurried = 0;        ///< so often another's plan has been given up for its first one
+  int followed = 0;       ///< so many steps have followed its plan
   /// Blocks that every step reads and none writes, by uid, ascending. If somebody writes them
   /// between two of its rounds, they may be parts of a longer step.
   std::vector<BlockUid> only_read;
@@ -79,6 +80,12 @@ struct Script {
   [[nodiscard]] std::size_t size() const { return shape.operators.size(); }
   /// It is known, but no plan can be made of it.
   [[nodiscard]] bool in_vain() const { return hopeless && !planned; }
+  /// Its plan is that of estimated times, or of times without a plan, and could be made again by
+  /// now.
+  [[nodiscard]] bool wants_better() const {
+    constexpr int kOften = 2;
+    return planned && !refined && !hopeless && followed >= kOften;
+  }
   /// `predicted` again, with when everything happens.
   [[nodiscard]] PlanTiming timeline() const { return time_plan(shape.trace, plan, link, true); }
   /// True if the plan wants this operator to be run again.
@@ -100,6 +107,10 @@ bool same_step(const StepShape& a, const StepShape& b);
 /// True if the same blocks of their traces do the same in both, which are the same step: a plan of
 /// the one is one of the other.
 bool same_blocks(const StepShape& a, const StepShape& b);
+
+/// There are steps of these operators in other sizes, too.
+[[nodiscard]] bool of_several_sizes(const std::vector<std::shared_ptr<Script>>& scripts,
+                                    const Script& script);
 
 /// Walks along a script while the step runs, and tells who is who: which of the device's blocks is
 /// which block of the trace. Each function that returns false has found a difference and has
