@@ -41,9 +41,13 @@ class DetourGate {
     if (operators > longest_ && !open_) tried_ = false;  // what was tried were parts of it
     longest_ = std::max(longest_, operators);
     if (open_ || ++known_ > kMany) return;
+    // What is learnt and never comes again takes no turns.
+    if (!std::exchange(ended_, false)) return;
     all_ /= 2;
     following_ /= 2;
   }
+  /// A step that is known has come to its end.
+  void step_ended() { ended_ = any_ended_ = true; }
   /// An operator has ended, under a plan if it `follows` one, and no plan is being made. `now_ms`
   /// says the time, if it is asked.
   template <typename Now>
@@ -54,7 +58,8 @@ class DetourGate {
     ++all_;
     if (follows) ++following_;
     if (++since_ >= kSample) take_time(now_ms());
-    if (all_ < std::max(kLeast, kSteps * longest_)) return;
+    const std::uint64_t steps = any_ended_ || open_ ? kSteps : kInVain;
+    if (all_ < std::max(kLeast, steps * longest_)) return;
     const double part = static_cast<double>(following_) / static_cast<double>(all_);
     const double each_ms = timed_ > 0 ? ms_ / static_cast<double>(timed_) : 0;
     all_ = following_ = timed_ = 0;
@@ -77,6 +82,7 @@ class DetourGate {
 
  private:
   static constexpr std::uint64_t kSteps = 12;   ///< it is judged after so many of the longest step
+  static constexpr std::uint64_t kInVain = 6;   ///< or so many, if none has ever come to its end
   static constexpr std::uint64_t kLeast = 512;  ///< and after so many operators
   static constexpr double kEnough = 0.9;        ///< of the operators
   static constexpr double kQuicker = 0.95;
@@ -104,6 +110,8 @@ class DetourGate {
   bool tried_ = false;           ///< it has been open
   bool settling_ = false;        ///< it has been opened just now
   bool followed_ = false;        ///< a plan, ever
+  bool ended_ = false;           ///< a step, since the last was learnt
+  bool any_ended_ = false;       ///< ever
   int known_ = 0;                ///< steps
   std::uint64_t longest_ = 0;    ///< operators of the longest step known
   std::uint64_t all_ = 0;        ///< operators counted

@@ -81,16 +81,22 @@ void Pilot::look_for_longer() {
 }
 
 /// A step begins along a script that has no plan, and will have none: a detour of a plan is better.
-void Pilot::prefer_planned() {
-  if (!detours_.open() || !script_->in_vain()) return;
-  const auto may_serve = [&](const auto& one) {
-    return one->planned && operators_ >= one->shunned_until && one->size() >= kTellTale &&
-           script_->size() >= kTellTale && same_beginning(one->shape, script_->shape, kTellTale);
-  };
-  const auto planned = std::ranges::find_if(scripts_, may_serve);
-  if (planned == scripts_.end()) return;
-  const std::shared_ptr<Script> other = *planned;
-  walk_along(other, Walk(*other));
+/// Or along one that most steps leave: the longest that begins alike has a place for what they do.
+void Pilot::prefer_another() {
+  const bool is_left = script_->lengths.mostly_other() && !script_->is_part;
+  if (!detours_.open() || script_->size() < kTellTale) return;
+  if (!script_->in_vain() && !is_left) return;
+  constexpr std::size_t kFew = 2;  // so many times as long is another step
+  std::shared_ptr<Script> best;
+  for (const auto& one : scripts_) {
+    if (one == script_ || operators_ < one->shunned_until || one->size() < kTellTale) continue;
+    const bool is_longer = !one->in_vain() && !one->waits && !one->is_part &&
+                           one->size() > script_->size() && one->size() <= kFew * script_->size() &&
+                           (!best || one->size() > best->size());
+    const bool serves = script_->in_vain() ? one->planned && !best : is_longer;
+    if (serves && same_beginning(one->shape, script_->shape, kTellTale)) best = one;
+  }
+  if (best) walk_along(best, Walk(*best), /*goes_on_timing=*/true);
 }
 
 /// What begins like the longer one, or is what that has grown from, and as which no step has been

@@ -329,7 +329,7 @@ void Pilot::end_operator() {
       if (last && !jumped && sized) learn_size();
       if (walk_->end()) {
         job = step_started(!jumped && !sized);
-        prefer_planned();
+        prefer_another();
       }
     } else {
       if (timing_) note_lap(SIZE_MAX);

@@ -378,7 +378,7 @@ class Pilot {
   void listen_for_longer(std::shared_ptr<const Script> like, std::size_t size, std::uint64_t most);
   void look_for_longer();
   void forget_outgrown(const Script& longer);
-  void prefer_planned();
+  void prefer_another();
   [[nodiscard]] bool estimate_times(Script& whole) const;
   void leave_parts_alone(const Script& whole, bool still = false);
   void see_to_whole();

@@ -14,7 +14,7 @@ constexpr std::size_t kStretches = 6;          ///< stretches that are compared 
 constexpr std::size_t kSettlingStretches = 2;  ///< that are not, after a change
 constexpr double kAboutAsPlanned = 1.15;       ///< of what was predicted is fine
 constexpr double kMuchSlowerSo = 1.3;          ///< it need not be seen for longer
-constexpr double kMuchQuickerSo = 0.8;         ///< with plans than without: then nobody need see
+constexpr double kClearlyQuickerSo = 0.9;      ///< with plans than without: then nobody need see
 constexpr double kQuickerSo = 0.98;            ///< the way is changed for no less
 constexpr std::size_t kUntilNextTry = 4;  ///< times as long until the next try, than until this one
 constexpr std::size_t kUntilNextTryIfSlow = 16;  ///< likewise, where the other way was much slower
@@ -30,8 +30,8 @@ void PlanOrNone::go_on_in(Stage stage) {
 }
 
 void PlanOrNone::plan_came() {
-  // What has been seen was another plan.
-  patience_ = back_off_ = 1;
+  // What has been seen was another plan; but where each of many sizes gets one, others stay.
+  patience_ = stage_ == Stage::kPlans ? back_off_ : 1;
   skipped_ = kSettlingStretches;
   go_on_in(Stage::kPlans);
 }
@@ -70,8 +70,7 @@ void PlanOrNone::note(double now_ms, std::size_t longest) {
       return go_on_in(Stage::kPlans);
     }
   }
-  const bool untried = back_off_ == 1 && without_ms_ > 0;
-  if (stage_ == Stage::kPlans && each_ms_.size() == kSettlingStretches && untried) {
+  if (stage_ == Stage::kPlans && each_ms_.size() == kSettlingStretches && without_ms_ > 0) {
     const auto is_slower = [&](double ms) { return ms > kMuchSlowerSo * without_ms_; };
     if (std::ranges::all_of(each_ms_, is_slower)) {
       patience_ = 1;
@@ -93,7 +92,7 @@ void PlanOrNone::back_off(std::size_t times) {
 void PlanOrNone::watch() {
   with_plans_ms_ = median(each_ms_);
   const bool as_planned = 4 * whole_ >= 3 * all_ && took_ms_ <= kAboutAsPlanned * predicted_ms_;
-  const bool pays = without_ms_ > 0 && with_plans_ms_ < kMuchQuickerSo * without_ms_;
+  const bool pays = without_ms_ > 0 && with_plans_ms_ < kClearlyQuickerSo * without_ms_;
   const bool due = !as_planned && !pays && --patience_ == 0;
   go_on_in(due ? Stage::kTry : Stage::kPlans);
 }

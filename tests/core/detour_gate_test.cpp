@@ -23,6 +23,7 @@ DetourGate known(Rule rule) {
   DetourGate gate;
   gate.start(rule);
   gate.know(100);
+  gate.step_ended();
   return gate;
 }
 
@@ -47,9 +48,21 @@ TEST(DetourGate, WaitsWhileStepsAreLearnt) {
   DetourGate gate = known(Rule::kWhenNeeded);
   for (int i = 0; i < 8; ++i) {
     count(gate, 5, 0);
+    gate.step_ended();
     gate.know(100);
   }
   EXPECT_FALSE(gate.open());
+}
+
+TEST(DetourGate, DoesNotWaitForStepsThatNeverComeAgain) {
+  DetourGate gate;
+  gate.start(Rule::kWhenNeeded);
+  gate.know(100);
+  count(gate, 4, 0);
+  gate.know(90);
+  EXPECT_FALSE(gate.open());
+  count(gate, 3, 0);
+  EXPECT_TRUE(gate.open());
 }
 
 TEST(DetourGate, ClosesForGoodIfItIsOfNoUse) {
