@@ -24,6 +24,9 @@ bool wants_better_one(const std::vector<std::shared_ptr<Script>>& scripts, const
   return script.wants_better() && of_several_sizes(scripts, script);
 }
 
+/// A detour of another's plan is better.
+bool is_poor(const Script& s) { return s.in_vain() || (!s.planned && s.lengths.mostly_other()); }
+
 }  // namespace
 
 /// The next walk may begin. A loop that ends after a few rounds, and does so again and again, may
@@ -85,8 +88,7 @@ void Pilot::differs() {
   for (const auto& other : scripts_) {
     if (other == script_ || other->form == script_->form) continue;
     if (operators_ < other->shunned_until || other->waits) continue;
-    // A detour of a plan is better than a step that has none.
-    if (other->in_vain() && script_->planned && detours_.open()) continue;
+    if (is_poor(*other) && script_->planned && detours_.open()) continue;
     auto changed = walk_->change_to(*other);
     if (!changed) continue;
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
@@ -310,17 +312,17 @@ void Pilot::look_for_known() {
     settle_parting();
     if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
-    if (!script->in_vain() && rejoin(script, from)) return;
+    if (!is_poor(*script) && rejoin(script, from)) return;
     alike.push_back(script);
   }
   for (const auto& script : alike) {
     const std::uint64_t from = log_.end() - std::min(kTellTale, script->size());
-    if (script->in_vain() && rejoin(script, from)) return;
+    if (is_poor(*script) && rejoin(script, from)) return;
   }
   // Those of other sizes: the smallest that this one is within, but first what has come to its end
   // the last time, and has a plan.
   std::ranges::sort(alike, {}, [](const auto& script) {
-    return std::tuple(script->left, script->in_vain(), script->needed);
+    return std::tuple(script->left, is_poor(*script), script->needed);
   });
   for (const Walk::Sizes sizes : {Walk::Sizes::kWithin, Walk::Sizes::kAny}) {
     for (const auto& script : alike) {
