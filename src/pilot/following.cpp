@@ -123,8 +123,9 @@ void Pilot::collect_moves(std::vector<Order>& orders) {
 
 /// What lies on the device elsewhere than the plan wants it when a step begins (since another plan
 /// has put it there) may be in the way of others in every step, and if it is always in use when
-/// they come, nobody ever moves it. All of it leaves before the first comes back. Where all has room
-/// at once it may lie anywhere, and what a larger step has left below comes back ahead of its use.
+/// they come, nobody ever moves it. All of it leaves before the first comes back. Where all has
+/// room at once it may lie anywhere, and what a larger step has left below comes back ahead of its
+/// use.
 void Pilot::collect_strays(std::vector<Order>& orders) {
   constexpr int kMostPatience = 64;
   if (!script_->addresses && script_->plan.directives.empty()) {

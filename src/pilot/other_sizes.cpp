@@ -2,8 +2,10 @@
 // of their own.
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
+#include "pilot/kinds_of_steps.h"
 #include "pilot/pilot.h"
 
 namespace lms {
@@ -25,16 +27,23 @@ bool near(Bytes smaller, Bytes larger) { return smaller >= part_of(larger, kNear
 }  // namespace
 
 /// The step has another size than the script: along the one that it is within, of those the
-/// smallest, or else along the largest. `any`: along that, since none holds it that looked so.
+/// smallest that it does not outgrow, or else along the largest. `any`: along that, since none
+/// holds it that looked so.
 void Pilot::change_size(bool any) {
+  const auto rank = [&](const Script& one) {
+    const bool outgrown = walk_->outgrows(one);
+    return std::tuple(!one.planned, outgrown, outgrown ? -one.needed : one.needed);
+  };
+  const bool midway = script_->planned && walk_->position() >= kTellTale;
   std::shared_ptr<Script> best;
   std::shared_ptr<Script> largest = script_;
   for (const auto& one : scripts_) {
     if (one->form != script_->form || operators_ < one->shunned_until) continue;
-    // One that is not timed now would have the step go without a plan in vain.
-    if (!one->planned && !(timing_ && wants_times(*one))) continue;
+    // One that is not timed now would have the step go without a plan in vain; and no plan is left
+    // midway for one that has none.
+    if (!one->planned && (midway || !timing_ || !wants_times(*one))) continue;
     if (one->planned && (!largest->planned || one->needed > largest->needed)) largest = one;
-    if (!any && (!best || one->needed < best->needed) && walk_->within(*one)) best = one;
+    if (!any && walk_->within(*one) && (!best || rank(*one) < rank(*best))) best = one;
   }
   const bool within = best != nullptr;
   // A step that is being timed is worth a plan of its size.

@@ -166,6 +166,9 @@ class Walk {
   /// True if all sizes of this step so far, and the one that was the last difference, are within
   /// those of a script of this form, but for a trifle.
   [[nodiscard]] bool within(const Script& script) const;
+  /// Likewise true if these sizes are in sum larger than the script's own of the same blocks: of a
+  /// batch that is larger the first operators tell as much as all.
+  [[nodiscard]] bool outgrows(const Script& script) const;
   /// The sizes of this step so far, of what is still to come those of the script. Not with kEqual.
   [[nodiscard]] const StepSizes& seen() const { return *seen_; }
   /// The walk of a script of the same form at the same place.
@@ -247,6 +250,7 @@ class Walk {
   /// known.
   [[nodiscard]] std::optional<double> scale() const;
   [[nodiscard]] bool is_unknown(Bytes bytes) const;
+  [[nodiscard]] Bytes wanted_by(const Script& script) const;
   bool varies_here(std::string why, std::optional<std::size_t> elsewhere);
   enum class Of : std::uint8_t { kUses, kAllocations, kBeyond };
   /// `index`: of the operator's uses, or its allocations; of what is beyond these, none.

@@ -207,6 +207,33 @@ bool Walk::is_there(TraceBlockId id) const {
   return allocated || (met(id) && is_elastic(id));
 }
 
+/// What the script has where the walk has differed in size.
+Bytes Walk::wanted_by(const Script& script) const {
+  const auto& [bytes, of, index] = *wrong_size_;
+  if (bytes <= 0) return 0;
+  const auto& op = script.shape.operators[position_];
+  if (of == Of::kAllocations) return op.allocations[index].bytes;
+  if (of == Of::kBeyond) return op.beyond;
+  const auto id = static_cast<TraceBlockId>(op.touches[index].block);
+  return script.shape.trace.blocks[id].bytes;
+}
+
+bool Walk::outgrows(const Script& script) const {
+  Bytes bytes = 0;
+  Bytes planned = 0;
+  const auto& known = script_->shape.trace.blocks;
+  for (TraceBlockId id = 0; id < known.size(); ++id) {
+    if (!is_there(id)) continue;
+    bytes += seen_ ? seen_->blocks[id] : known[id].bytes;
+    planned += script.shape.trace.blocks[id].bytes;
+  }
+  if (wrong_size_) {
+    bytes += wrong_size_->bytes;
+    planned += wanted_by(script);
+  }
+  return bytes - planned > planned / kTrifle;
+}
+
 bool Walk::within(const Script& script) const {
   Bytes excess = 0;
   const auto& planned = script.shape.trace.blocks;
@@ -219,16 +246,7 @@ bool Walk::within(const Script& script) const {
       if (bytes > planned[id].bytes && is_there(id)) excess += bytes - planned[id].bytes;
     }
   }
-  if (wrong_size_ && wrong_size_->bytes > 0) {
-    const auto& [bytes, of, index] = *wrong_size_;
-    const auto& op = script.shape.operators[position_];
-    Bytes expected = op.beyond;
-    if (of == Of::kAllocations) expected = op.allocations[index].bytes;
-    if (of == Of::kUses) {
-      expected = planned[static_cast<std::size_t>(op.touches[index].block)].bytes;
-    }
-    excess += std::max<Bytes>(bytes - expected, 0);
-  }
+  if (wrong_size_) excess += std::max<Bytes>(wrong_size_->bytes - wanted_by(script), 0);
   return excess <= script.needed / kTrifle;
 }
 

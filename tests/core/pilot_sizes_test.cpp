@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <set>
 
 #include "core/pilot_loop.h"
 
@@ -191,6 +192,30 @@ TEST(PilotSizes, WhatSeemedToHoldAStep) {
     EXPECT_EQ(loop.pilot.stats().divergences, 0) << size << loop.pilot.stats().why;
     EXPECT_EQ(loop.pilot.stats().detours, 0) << size << loop.pilot.stats().detour;
   }
+}
+
+/// What is larger in sum is known to be so by the first operators, not once it is too large for the
+/// smaller script in all.
+TEST(PilotSizes, TheFirstOperatorsTellWhoseSizeItIs) {
+  constexpr int kLayers = 160;
+  Loop loop(800 * Loop::kBytes, kLayers);
+  std::vector<const Script*> along;
+  loop.each = [&](int layer) {
+    if (layer == 3 || layer == kLayers - 1) along.push_back(loop.pilot.current().get());
+    return loop.activation;
+  };
+  std::mt19937 random(1);
+  const auto step = [&] {
+    constexpr std::array<Bytes, 3> kSizes = {10, 14, 20};
+    loop.activation = kSizes.at(random() % kSizes.size()) * Loop::kBytes;
+    loop.step(kLayers);
+  };
+  for (int i = 0; i < 40; ++i) step();
+  along.clear();
+  for (int i = 0; i < 20; ++i) step();
+  ASSERT_EQ(along.size(), 40U);
+  for (std::size_t i = 0; i < along.size(); i += 2) EXPECT_EQ(along[i], along[i + 1]) << i / 2;
+  EXPECT_GE(std::set(along.begin(), along.end()).size(), 3U) << "each has its own";
 }
 
 /// Kernels for larger sizes take other temporaries, more of them or fewer.
