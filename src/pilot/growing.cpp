@@ -90,7 +90,7 @@ void Pilot::prefer_another() {
   std::shared_ptr<Script> best;
   for (const auto& one : scripts_) {
     if (one == script_ || operators_ < one->shunned_until || one->size() < kTellTale) continue;
-    const bool is_longer = !one->in_vain() && !one->waits && !one->is_part &&
+    const bool is_longer = !one->is_poor() && !one->waits && !one->is_part &&
                            one->size() > script_->size() && one->size() <= kFew * script_->size() &&
                            (!best || one->size() > best->size());
     const bool serves = script_->in_vain() ? one->planned && !best : is_longer;

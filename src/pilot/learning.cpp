@@ -21,11 +21,8 @@ constexpr double kForOneOfSizes = 0.5;
 
 /// Where sizes come one after the other, no plan is followed for some steps in a row.
 bool wants_better_one(const std::vector<std::shared_ptr<Script>>& scripts, const Script& script) {
-  return script.wants_better() && of_several_sizes(scripts, script);
+  return script.wants_better() && script.worth_awaiting() && of_several_sizes(scripts, script);
 }
-
-/// A detour of another's plan is better.
-bool is_poor(const Script& s) { return s.in_vain() || (!s.planned && s.lengths.mostly_other()); }
 
 }  // namespace
 
@@ -88,7 +85,7 @@ void Pilot::differs() {
   for (const auto& other : scripts_) {
     if (other == script_ || other->form == script_->form) continue;
     if (operators_ < other->shunned_until || other->waits) continue;
-    if (is_poor(*other) && script_->planned && detours_.open()) continue;
+    if (other->is_poor() && script_->planned && detours_.open()) continue;
     auto changed = walk_->change_to(*other);
     if (!changed) continue;
     if (now_.running && !changed->inside() && !changed->begin(now_.key)) continue;
@@ -138,6 +135,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   // The walk refers to its script.
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
+  script_->awaited = 0;
   mode_ = mode_along(*script_);
   wants_costs_ = overheard_.log() != nullptr;
   segment_.reset();
@@ -186,11 +184,11 @@ void Pilot::hurry(Script& waits) {
 bool Pilot::timing_due() const {
   if (job_ || whole_) return false;
   // The step that begins may turn out to be another that is still to be planned.
-  const bool others = std::ranges::any_of(scripts_, [&](const auto& other) {
+  const auto may_be = [&](const auto& other) {
     return other != script_ && (wants_times(*other) || wants_better_one(scripts_, *other)) &&
            other->shape.operators[0].key == script_->shape.operators[0].key;
-  });
-  return others || own_timing_due();
+  };
+  return own_timing_due() || std::ranges::any_of(scripts_, may_be);
 }
 
 bool Pilot::own_timing_due() const {
@@ -210,7 +208,10 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   detours_.step_ended();
   step_begun_at_ = operators_;
   // It was not one of the others after all.
-  if (timing_ && !sized_ && !own_timing_due()) stop_timing();
+  if (timing_ && !sized_ && !own_timing_due()) {
+    for (const auto& other : scripts_) ++other->awaited;
+    stop_timing();
+  }
   const double now_ms = device_.now_ms();
   const double took_ms = now_ms - std::exchange(step_begun_ms_, now_ms);
   bool as_planned = false;
@@ -312,17 +313,17 @@ void Pilot::look_for_known() {
     settle_parting();
     if (operators_ < script->shunned_until) continue;
     if (!begins) step_begins(*(begins = from));
-    if (!is_poor(*script) && rejoin(script, from)) return;
+    if (!script->is_poor() && rejoin(script, from)) return;
     alike.push_back(script);
   }
   for (const auto& script : alike) {
     const std::uint64_t from = log_.end() - std::min(kTellTale, script->size());
-    if (is_poor(*script) && rejoin(script, from)) return;
+    if (script->is_poor() && rejoin(script, from)) return;
   }
   // Those of other sizes: the smallest that this one is within, but first what has come to its end
   // the last time, and has a plan.
   std::ranges::sort(alike, {}, [](const auto& script) {
-    return std::tuple(script->left, is_poor(*script), script->needed);
+    return std::tuple(script->left, script->is_poor(), script->needed);
   });
   for (const Walk::Sizes sizes : {Walk::Sizes::kWithin, Walk::Sizes::kAny}) {
     for (const auto& script : alike) {

@@ -218,7 +218,7 @@ void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
     made = search_plan_of(script, options);
   }
   job.better = made && !script.kept;
-  if (!key.empty() && job.better) keep_plan(script, options.plan_cache, key);
+  if (!key.empty() && job.better && !job.stop) keep_plan(script, options.plan_cache, key);
   if (made) leave_unplaced(script.placement, script.unplaced);
   script.finish();
   // Not before some steps in a row have followed a plan: where few are alike, another order may

@@ -134,8 +134,10 @@ bool same_blocks(const StepShape& a, const StepShape& b) {
 }
 
 bool of_several_sizes(const std::vector<std::shared_ptr<Script>>& scripts, const Script& script) {
-  return std::ranges::any_of(
-      scripts, [&](const auto& one) { return one.get() != &script && one->form == script.form; });
+  // The same step of another model is of the same form, in the same sizes.
+  return std::ranges::any_of(scripts, [&](const auto& one) {
+    return one->form == script.form && one->needed != script.needed;
+  });
 }
 
 Walk::Walk(const Script& script) : script_(&script) {

@@ -42,6 +42,7 @@ struct Script {
   bool hopeless = false;  ///< planning it has failed: it stays reactive
   int hurried = 0;        ///< so often another's plan has been given up for its first one
   int followed = 0;       ///< so many steps have followed its plan
+  int awaited = 0;        ///< so many steps have been timed to their end that might have been this
   /// Blocks that every step reads and none writes, by uid, ascending. If somebody writes them
   /// between two of its rounds, they may be parts of a longer step.
   std::vector<BlockUid> only_read;
@@ -85,6 +86,13 @@ struct Script {
   [[nodiscard]] bool wants_better() const {
     constexpr int kOften = 2;
     return planned && !refined && !hopeless && followed >= kOften;
+  }
+  /// A detour of another's plan is better.
+  [[nodiscard]] bool is_poor() const { return in_vain() || (!planned && lengths.never_right()); }
+  /// Steps are timed that may turn out to be this one: not for ever, as it may be no more.
+  [[nodiscard]] bool worth_awaiting() const {
+    constexpr int kMost = 8;
+    return awaited < kMost;
   }
   /// `predicted` again, with when everything happens.
   [[nodiscard]] PlanTiming timeline() const { return time_plan(shape.trace, plan, link, true); }

@@ -140,10 +140,10 @@ class Deferred {
   bool defer_rows(const Entrances& entrances, const OpInfo& info,
                   const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                   c10::DispatchKeySet keys, c10::Stack& stack);
-  /// The same for calls that may be expected to fare alike.
   /// A result that waits by itself, not because another of its kind has.
   [[nodiscard]] bool is_large(const Part& rows) const;
   void note_waited(const OpInfo& info, std::uint64_t kind, bool begins);
+  /// The same for calls that may be expected to fare alike.
   static std::uint64_t kind_of_rows(const OpInfo& info, const c10::Stack& stack);
   /// The part that will make this storage, if rows of it may be made, and be used as it makes them:
   /// nothing else that was called before number `before` will write it. Under the lock.

@@ -40,6 +40,12 @@ bool lies_as(const CutResult& cut, const at::Tensor& foreseen) {
          strides_alike(foreseen.sizes(), foreseen.strides(), cut.strides);
 }
 
+/// As far as the cut says.
+bool has_sizes(const CutResult& cut, c10::IntArrayRef sizes) {
+  if (!cut.sizes.empty()) return sizes == cut.sizes;
+  return sizes.size() >= cut.leading.size() && sizes.slice(0, cut.leading.size()) == cut.leading;
+}
+
 }  // namespace
 
 bool are_worth_waiting_for(const OpInfo& info, const StorageUses& uses) {
@@ -113,7 +119,7 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
     const auto cuts = info.cut({info.name, op, part->arguments, kPart});
     if (cuts.size() != 1 || cuts.front().moves || cuts.front().results.size() != 1) return nullptr;
     const CutResult& cut = cuts.front().results.front();
-    if (!asked && result.sizes() != cut.sizes) {
+    if (!asked && !has_sizes(cut, result.sizes())) {
       const auto results = results_foreseen(op, part->arguments, manager.device());
       if (results.size() != 1 || !results.front().sizes().equals(result.sizes())) return nullptr;
       result = results.front();
