@@ -215,8 +215,8 @@ def is_of_a_package(step: str) -> bool:
 
 
 def attention_of(step: str, options: StepOptions) -> str | None:
-    """The attention kernel that this step is to use; None: PyTorch's choice."""
-    return options.attention or ("flash" if step.startswith("llama") else None)
+    """The attention kernel that is chosen for this step; None: PyTorch's choice, of a package's."""
+    return options.attention or (None if is_of_a_package(step) else "flash")
 
 
 def configure(step: str, options: StepOptions) -> None:
@@ -228,7 +228,8 @@ def configure(step: str, options: StepOptions) -> None:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
     attention = attention_of(step, options)
-    if attention is None:
+    has_some = step.startswith("llama") or is_of_a_package(step)
+    if attention is None or not has_some:
         return
     torch.backends.cuda.enable_cudnn_sdp(attention == "cudnn")
     torch.backends.cuda.enable_flash_sdp(attention == "flash")

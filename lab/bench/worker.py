@@ -21,7 +21,7 @@ from bench import memory, methods, records
 from bench.ballast import Ballast
 from bench.packages import Missing
 from bench.setting import Setting
-from bench.steps import StepOptions, configure
+from bench.steps import StepOptions, attention_of, configure
 from bench.timing import measure_link
 
 
@@ -140,7 +140,9 @@ def main(request_path: str) -> None:
     request = json.loads(Path(request_path).read_text())
     if request["device"] is None:
         request["device"] = "cuda:0" if torch.cuda.is_available() else "cpu"
-    configure(request["step"], StepOptions(**request["options"]))
+    options = StepOptions(**request["options"])
+    request["options"]["attention"] = attention_of(request["step"], options)
+    configure(request["step"], options)
     facts = _facts(request)
     reference = records.read(Path(request["reference"])) if request.get("reference") else None
     if reference is not None and (why := _incomparable(reference, facts)):

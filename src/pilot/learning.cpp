@@ -21,7 +21,7 @@ constexpr double kForOneOfSizes = 0.5;
 
 /// Where sizes come one after the other, no plan is followed for some steps in a row.
 bool wants_better_one(const std::vector<std::shared_ptr<Script>>& scripts, const Script& script) {
-  return script.wants_better() && script.worth_awaiting() && of_several_sizes(scripts, script);
+  return script.wants_better() && of_several_sizes(scripts, script);
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ void Pilot::change_size(bool any) {
   };
   const bool midway = script_->planned && walk_->position() >= kTellTale;
   std::shared_ptr<Script> best;
+  auto best_rank = rank(*script_);
   std::shared_ptr<Script> largest = script_;
   for (const auto& one : scripts_) {
     if (one->form != script_->form || operators_ < one->shunned_until) continue;
@@ -43,7 +44,11 @@ void Pilot::change_size(bool any) {
     // midway for one that has none.
     if (!one->planned && (midway || !timing_ || !wants_times(*one))) continue;
     if (one->planned && (!largest->planned || one->needed > largest->needed)) largest = one;
-    if (!any && walk_->within(*one) && (!best || rank(*one) < rank(*best))) best = one;
+    if (any || !walk_->within(*one)) continue;
+    const auto its_rank = rank(*one);
+    if (best && its_rank >= best_rank) continue;
+    best = one;
+    best_rank = its_rank;
   }
   const bool within = best != nullptr;
   // A step that is being timed is worth a plan of its size.

@@ -66,6 +66,7 @@ std::vector<double> device_ms(const Trace& trace, const std::vector<MeasuredOper
 
 void Pilot::launch(const std::shared_ptr<Job>& job) {
   find_room(*job);
+  job->options.search.stop = &job->stop;
   if (!job->options.in_foreground) {
     try {
       const Guard guard(planner_mutex_);
@@ -178,8 +179,7 @@ void Pilot::keep_measured(Job& job, const PilotDevice::Laps& laps) {
 
 void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
   Script& script = *job.made;
-  Options options = job.options;
-  options.search.stop = &job.stop;
+  const Options& options = job.options;
   Trace& trace = script.shape.trace;
   const std::vector<double> measured = device_ms(trace, laps.operators);
   for (std::size_t i = 0; i < measured.size(); ++i) {

@@ -82,18 +82,14 @@ struct Script {
   /// It is known, but no plan can be made of it.
   [[nodiscard]] bool in_vain() const { return hopeless && !planned; }
   /// Its plan is that of estimated times, or of times without a plan, and could be made again by
-  /// now.
+  /// now. Steps are timed for that, but not for ever: it may be no more.
   [[nodiscard]] bool wants_better() const {
     constexpr int kOften = 2;
-    return planned && !refined && !hopeless && followed >= kOften;
+    constexpr int kInVain = 8;
+    return planned && !refined && !hopeless && followed >= kOften && awaited < kInVain;
   }
   /// A detour of another's plan is better.
   [[nodiscard]] bool is_poor() const { return in_vain() || (!planned && lengths.never_right()); }
-  /// Steps are timed that may turn out to be this one: not for ever, as it may be no more.
-  [[nodiscard]] bool worth_awaiting() const {
-    constexpr int kMost = 8;
-    return awaited < kMost;
-  }
   /// `predicted` again, with when everything happens.
   [[nodiscard]] PlanTiming timeline() const { return time_plan(shape.trace, plan, link, true); }
   /// True if the plan wants this operator to be run again.

@@ -22,7 +22,7 @@ constexpr std::array kFirstOnPages{1.0, 0.998, 0.996, 0.994, 0.991, 0.987, 0.98,
 constexpr double kSecondsInOnePiece = 1;
 constexpr double kSecondsBeforePages = 0.2;
 constexpr std::array kLower{0.9, 0.87, 0.83, 0.77, 0.7};
-/// In haste: few, in which nearly all that is asked for finds addresses at once.
+/// In haste: few, of which the last nearly always finds addresses at once.
 constexpr std::array kHasty{0.998, 0.96, 0.98, 0.93};
 constexpr double kHastySeconds = 0.1;
 constexpr std::array kBetween{0.25, 0.5, 0.75};
@@ -130,8 +130,8 @@ class Planning {
       options.seconds *= kSecondsFromStart;
     }
     PlacedPlan candidate{budget, make_plan(trace_, budget, link_, options), {}};
-    double seconds = pages_.page > 0 ? kSecondsBeforePages : kSecondsInOnePiece;
-    if (hasty_) seconds = kHastySeconds;
+    const double at_leisure = pages_.page > 0 ? kSecondsBeforePages : kSecondsInOnePiece;
+    const double seconds = hasty_ ? kHastySeconds : at_leisure;
     candidate.placement = place(trace_, candidate.step.plan, kPlacedUnit, seconds, pages_);
     return candidate;
   }
