@@ -4,12 +4,14 @@
     python lab/bench/language_models.py --shape 1b --tokens 131072 --limit 24GiB --checkpointing
     python lab/bench/language_models.py --shape 8b --clip --steps 45
     python lab/bench/language_models.py --shape 8b --rows 8 --checkpointing --without-lms
+    python lab/bench/language_models.py --shape 8b --rows 8 --checkpointing --in-memory --repeatable
 
 Weights and AdamW's states are bfloat16, words are drawn at random. Weights are updated in the
 backward pass; with ``--clip``, which needs all gradients, by the optimizer's step, as PyTorch has
 it by default. PyTorch's allocator has the limit as its memory fraction, and 1.2 GiB for the
 context. Without LMS, what is saved for the backward pass goes to pinned memory of the host
-(`torch.autograd.graph.save_on_cpu`), and the optimizer updates after the backward pass.
+(`torch.autograd.graph.save_on_cpu`), and the optimizer updates after the backward pass. With
+``--in-memory`` neither is there, and no limit either: what results are compared with.
 """
 
 from __future__ import annotations
@@ -81,21 +83,25 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--clip", action="store_true", help="gradients are clipped at norm 1")
     parser.add_argument("--without-lms", action="store_true", help="what one does today")
+    parser.add_argument("--in-memory", action="store_true", help="plain PyTorch, without a limit")
     parser.add_argument(
         "--repeatable", action="store_true", help="kernels that repeat; weights are told at the end"
     )
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--seconds", type=float, default=600, help="no step begins after these")
     parser.add_argument("--trace", help="the step that is known at the end is saved there")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.lms = not (given.without_lms or given.in_memory)
+    return given
 
 
 def _configure(given: argparse.Namespace) -> None:
     limit = parse_bytes(given.limit)
-    if not given.without_lms:
+    if given.lms:
         torch_lms.enable(limit=limit)
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + _CONTEXT) / total))
+    if not given.in_memory:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + _CONTEXT) / total))
     if given.repeatable:
         torch.backends.cuda.enable_cudnn_sdp(False)
         torch.use_deterministic_algorithms(True)
@@ -120,7 +126,7 @@ def main() -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-        if not given.without_lms:
+        if given.lms:
             torch_lms.step_in_backward(optimizer)
     words = SHAPES[given.shape]["vocab_size"]
     took = []
@@ -143,7 +149,7 @@ def main() -> None:
             f"step {step}: loss {value.hex()}, {took[-1]:.2f} s, "
             f"{batch.numel() / took[-1]:.0f} tokens/s"
         )
-        if not given.without_lms:
+        if given.lms:
             stats = torch_lms.memory_stats()
             text += (
                 f", planned so far {stats['plan.steps']}, "
@@ -153,12 +159,13 @@ def main() -> None:
     last = statistics.median(took[-_LAST:])
     print(
         f"{torch.cuda.get_device_name()}, {given.shape}, {given.rows} x {given.tokens} tokens, "
-        f"limit {given.limit}, checkpointing {given.checkpointing}, clipped {given.clip}, "
-        f"{'without' if given.without_lms else 'with'} LMS: "
+        f"limit {'none' if given.in_memory else given.limit}, "
+        f"checkpointing {given.checkpointing}, clipped {given.clip}, "
+        f"{'with' if given.lms else 'without'} LMS: "
         f"{last:.2f} s, {given.rows * given.tokens / last:.0f} tokens/s, "
         f"reserved at most {torch.cuda.max_memory_reserved() / 2**30:.2f} GiB"
     )
-    if not given.without_lms:
+    if given.lms:
         print(torch_lms.explain())
         if given.trace:
             torch_lms.save_trace(given.trace)
