@@ -110,6 +110,23 @@ class _Run:
         memory.release(self._device)
 
 
+def _use_what_repeats(name: str, where: Where) -> None:
+    """Kernels that repeat. Of those of attention PyTorch takes them only if it is to refuse what
+    has none, instead of warning: warnings are for programs with such operators."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.use_deterministic_algorithms(True)
+    try:
+        run = _Run(name, where)
+        run.iterate(1)
+        run.end()
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        traceback.clear_frames(error.__traceback__)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def _plain(name: str, where: Where, steps: int) -> tuple[_Run, Record]:
     # The times of the second: whoever meets a shape first (libraries choose kernels) pays for it.
     found: list[_Run] = []
@@ -189,13 +206,11 @@ def work(given: argparse.Namespace) -> Record:
     name = given.program
     device = torch.device(given.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
     where = Where(device, given.tiny)
-    if not given.suite:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.backends.cuda.enable_cudnn_sdp(False)  # whose backward pass does not repeat
     torch.backends.cudnn.benchmark = False
     row: Record = {"program": name}
     try:
+        if not given.suite:
+            _use_what_repeats(name, where)
         plain, row["plain"] = _plain(name, where, given.steps)
     except Missing as missing:
         return row | {"skipped": str(missing)}

@@ -12,17 +12,10 @@
 namespace lms {
 namespace {
 
-/// Steps under a new plan before its times are taken.
-constexpr int kSettled = 3;
 /// Operators after which a loop that is no step is looked at again.
 constexpr std::uint64_t kPause = 64;
 /// Most time, in seconds, to improve the plan of one of several sizes.
 constexpr double kForOneOfSizes = 0.5;
-
-/// Where sizes come one after the other, no plan is followed for some steps in a row.
-bool wants_better_one(const std::vector<std::shared_ptr<Script>>& scripts, const Script& script) {
-  return script.wants_better() && of_several_sizes(scripts, script);
-}
 
 }  // namespace
 
@@ -127,7 +120,7 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   give_up_detour();
   settle_parting();
   show_step(false);
-  const bool may_be_timed = wants_times(*script) || (!job_ && wants_better_one(scripts_, *script));
+  const bool may_be_timed = wants_times(*script) || wants_better(*script);
   if (!ended && (!goes_on_timing || !may_be_timed)) stop_timing();
   // The same step under another plan, or in another size, is the same loop still.
   if (!walk_ || script_->form != script->form) joined_ = operators_;
@@ -166,41 +159,6 @@ void Pilot::stop_timing() {
   if (std::exchange(timing_, false)) device_.drop_laps();
 }
 
-bool Pilot::wants_times(const Script& script) const {
-  return !job_ && !script.hopeless && !script.planned && !script.waits;
-}
-
-/// A step waits for its first plan. What only makes another's better is planned again later, and of
-/// a step that is known no more nobody wants one.
-void Pilot::hurry(Script& waits) {
-  constexpr int kMost = 3;  // times: it may not come to one
-  if (!job_ || job_->done || job_->stop || waits.hurried >= kMost) return;
-  const bool is_known = std::ranges::find(scripts_, job_->original) != scripts_.end();
-  if (is_known && !job_->original->planned) return;
-  job_->stop = true;
-  ++waits.hurried;
-}
-
-bool Pilot::timing_due() const {
-  if (job_ || whole_) return false;
-  // The step that begins may turn out to be another that is still to be planned.
-  const auto may_be = [&](const auto& other) {
-    return other != script_ && (wants_times(*other) || wants_better_one(scripts_, *other)) &&
-           other->shape.operators[0].key == script_->shape.operators[0].key;
-  };
-  return own_timing_due() || std::ranges::any_of(scripts_, may_be);
-}
-
-bool Pilot::own_timing_due() const {
-  if (job_ || whole_ || script_->hopeless) return false;
-  // Times are taken once to plan, once more where the plan itself has changed them, and of the plan
-  // that is kept, to be shown.
-  const bool settled = mode_ == Mode::kFollowing && followed_ >= kSettled;
-  const bool has_none = mode_ == Mode::kTracking && !script_->planned;
-  if (mode_ == Mode::kFollowing && wants_better_one(scripts_, *script_)) return true;
-  return has_none || (settled && !(script_->refined && script_->measured));
-}
-
 std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   show_step(false);
   script_->left = false;
@@ -209,7 +167,9 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   step_begun_at_ = operators_;
   // It was not one of the others after all.
   if (timing_ && !sized_ && !own_timing_due()) {
-    for (const auto& other : scripts_) ++other->awaited;
+    for (const auto& other : scripts_) {
+      if (may_begin(*other)) ++other->awaited;
+    }
     stop_timing();
   }
   const double now_ms = device_.now_ms();

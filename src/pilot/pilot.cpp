@@ -212,6 +212,7 @@ ReplayCost Pilot::known_cost(OperatorKey key) const {
   return op.key == key ? op.replay_cost : ReplayCost();
 }
 
+/// `tell`: something, to a log. Those that listen hear it.
 void Pilot::tell(auto tell) {
   if (!walking()) tell(log_);
   if (StepLog* heard = overheard_.log()) tell(*heard);

@@ -313,8 +313,7 @@ class Pilot {
   static constexpr std::int64_t kClearPatience = 8;  ///< planned steps, and then twice as many
   /// Blocks of less than so many of the smallest: see Script::marginal.
   static constexpr Bytes kMarginal = 8;
-  /// Loops of more shapes than this stay reactive in those that came last.
-  static constexpr std::size_t kMostScripts = 32;
+  static constexpr std::size_t kMostScripts = 32;  ///< what comes after them stays reactive
   /// A step comes so often before it is known, where no two whole ones may be alike.
   static constexpr std::uint64_t kSeen = 8;
 
@@ -345,7 +344,6 @@ class Pilot {
   void weigh_plans();
   /// The stream is not what walk_ expected: another script that fits, or learning anew.
   void go_along(auto go);
-  /// `tell`: something, to a log. Those that listen hear it.
   void tell(auto tell);
   void differs();
   void settle_parting();
@@ -393,9 +391,11 @@ class Pilot {
   /// `whole`: the step that has ended was as planned, in its sizes and from its beginning on.
   std::shared_ptr<Job> step_started(bool whole);
   void hurry(Script& waits);
+  [[nodiscard]] bool may_begin(const Script& other) const;
   [[nodiscard]] bool timing_due() const;
   [[nodiscard]] bool own_timing_due() const;
   [[nodiscard]] bool wants_times(const Script& script) const;
+  [[nodiscard]] bool wants_better(const Script& script) const;
   void stop_timing();
   void show_step(bool runs);
   void show_plan();

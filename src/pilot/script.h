@@ -82,11 +82,17 @@ struct Script {
   /// It is known, but no plan can be made of it.
   [[nodiscard]] bool in_vain() const { return hopeless && !planned; }
   /// Its plan is that of estimated times, or of times without a plan, and could be made again by
-  /// now. Steps are timed for that, but not for ever: it may be no more.
+  /// now.
   [[nodiscard]] bool wants_better() const {
     constexpr int kOften = 2;
     constexpr int kInVain = 8;
     return planned && !refined && !hopeless && followed >= kOften && awaited < kInVain;
+  }
+  /// Steps are timed in the hope that they are this one, which costs the host a quarter of what
+  /// the step does: but not for ever, as it may be no more.
+  [[nodiscard]] bool is_hoped_for() const {
+    constexpr int kInVain = 16;
+    return awaited < kInVain;
   }
   /// A detour of another's plan is better.
   [[nodiscard]] bool is_poor() const { return in_vain() || (!planned && lengths.never_right()); }

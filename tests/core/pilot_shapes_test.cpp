@@ -32,6 +32,25 @@ TEST(PilotShapes, TwoThatNeverComeTwiceInARow) {
   EXPECT_GE(loop.pilot.stats().planned, 3) << loop.pilot.stats().why;
 }
 
+TEST(PilotShapes, StepsAreNotTimedForEverForOneThatNeverComes) {
+  Loop loop(20 * Loop::kBytes, kLeast + 1);
+  for (int i = 0; i < 12; ++i) loop.step(kLeast);
+  ASSERT_EQ(loop.pilot.stats().planned, 1);
+  for (int i = 0; i < 2; ++i) loop.step(kLeast + 1);
+  loop.step(kLeast);
+  ASSERT_EQ(loop.pilot.stats().shapes, 2);
+  ASSERT_EQ(loop.pilot.stats().planned, 1);
+  const int before = loop.device.timed;
+  for (int i = 0; i < 100; ++i) loop.step(kLeast);
+  EXPECT_GE(loop.device.timed - before, 8);
+  EXPECT_LE(loop.device.timed - before, 24);
+  for (int i = 0; i < 10; ++i) {
+    loop.step(kLeast + 1);
+    loop.step(kLeast);
+  }
+  EXPECT_EQ(loop.pilot.stats().planned, 2) << "it does come after all";
+}
+
 TEST(PilotShapes, SaysThatAStepIsPlannedOrWhyNot) {
   Loop loop(17 * Loop::kBytes, kLeast);
   EXPECT_EQ(loop.pilot.stats().why.find("no step has come twice yet"), 0U)
