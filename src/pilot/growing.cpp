@@ -10,7 +10,7 @@
 namespace lms {
 
 /// A step of the script that is followed has ended, or one has gone on for too long to be one.
-/// Where most do more than the script has (layers that the step left out from which it was learnt,
+/// Where many do more than the script has (layers that the step left out from which it was learnt,
 /// more micro-batches), a longer one is listened for.
 void Pilot::note_length(const std::shared_ptr<Script>& script, bool right) {
   if (!detours_.open()) return;

@@ -331,6 +331,12 @@ void Pilot::get_to_know(Script& script) {
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
   script.only_read = only_read(script.shape);
   script.updated_by = updated_by(script.shape);
+  script.made_by.assign(script.shape.trace.blocks.size(), 0);
+  for (std::size_t i = 0; i < script.size(); ++i) {
+    for (const auto& made : script.shape.operators[i].allocations) {
+      if (made.block != kNoBlock) script.made_by[made.block] = static_cast<std::uint32_t>(i);
+    }
+  }
   script.has_parts = std::ranges::any_of(scripts_, [&](const auto& other) {
     return other->suspected && has_part(script.shape, other->shape);
   });

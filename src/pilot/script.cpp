@@ -415,13 +415,17 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
   }
   Walk walk(other);
   if (!equal) walk.allow(Sizes::kAny);
+  bool same = true;
   const auto adopt = [&](BlockUid mine, BlockUid theirs) {
     const Bound& who = bound_[static_cast<std::size_t>(mine)];
     if (who.uid == 0) return;
     const auto id = static_cast<TraceBlockId>(theirs);
-    // Somebody else may have served there when that walk began.
+    // Somebody else may have served there when that walk began. But no weight is another's.
     const auto elsewhere = walk.ids_.find(who.uid);
-    if (elsewhere != walk.ids_.end() && elsewhere->second != id) walk.unbind(elsewhere->second);
+    if (elsewhere != walk.ids_.end() && elsewhere->second != id) {
+      same = same && (walk.is_elastic(id) || walk.is_elastic(elsewhere->second));
+      walk.unbind(elsewhere->second);
+    }
     if (walk.bound_[id].uid != who.uid) walk.unbind(id);
     walk.bind(id, who.uid, who.block);
     walk.meet(id);
@@ -440,6 +444,7 @@ std::optional<Walk> Walk::change_to(const Script& other) const {
             static_cast<BlockUid>(to.allocations[k].block));
     }
   }
+  if (!same) return std::nullopt;
   walk.position_ = position_;
   walk.temporaries_ = temporaries_;
   walk.beyond_ = beyond_;

@@ -34,6 +34,8 @@ struct Script {
   Bytes marginal = 0;
   Bytes least = 0;             ///< smaller blocks are not managed: nobody hears of them
   std::size_t updated_by = 0;  ///< lms::updated_by()
+  /// Beside trace.blocks: the operator that makes it; 0 also for what was there before.
+  std::vector<std::uint32_t> made_by;
   bool planned = false;
   Plan plan;
   Placement placement;
@@ -232,7 +234,8 @@ class Walk {
   /// Operators that were left out in this step.
   [[nodiscard]] std::size_t left_out() const { return left_out_; }
   /// True if operator `number` of the log looks like that of the script: what it is, how much it
-  /// uses, and weights and their like. `*telling`: if so, there are such.
+  /// uses, and weights and their like. `*telling`: if so, there are such, or something that was
+  /// made long before in this step (a weight's copy in another type, a saved activation).
   [[nodiscard]] bool is_like(const StepLog& log, std::uint64_t number, std::size_t position,
                              bool* telling) const;
 
@@ -249,6 +252,7 @@ class Walk {
   void unbind(TraceBlockId id);
   bool serve(TraceBlockId id, BlockUid uid, void* block);
   bool serve_after_jump(TraceBlockId id, BlockUid uid, void* block);
+  [[nodiscard]] bool is_settled(TraceBlockId id) const;
   /// It has been met in this step, and its size is known.
   [[nodiscard]] bool is_there(TraceBlockId id) const;
   /// Its size may be another one each time.

@@ -19,10 +19,13 @@ class StepLengths {
     right_ = push(right_, right);
     seen_ = std::min(seen_ + 1, kLast);
     longest_ = std::max(longest_, operators);
+    nearly_ = longest_ <= size + size / kLittle;
   }
-  /// At least half of the last ones did more than the script has.
+  /// At least half of the last ones did more than the script has, for which there is no plan and no
+  /// room. Where that is little (a layer), a quarter: those that do less have not much to leave
+  /// out.
   [[nodiscard]] bool outgrown() const {
-    return seen_ == kLast && 2 * std::popcount(longer_) >= kLast;
+    return seen_ == kLast && (nearly_ ? 4 : 2) * std::popcount(longer_) >= kLast;
   }
   /// None of the last ones was as the script.
   [[nodiscard]] bool never_right() const { return seen_ == kLast && right_ == 0; }
@@ -34,6 +37,7 @@ class StepLengths {
  private:
   static constexpr std::uint64_t kTrifle = 32;  ///< one part of so many: what is logged, say
   static constexpr std::uint64_t kFew = 8;
+  static constexpr std::uint64_t kLittle = 4;  ///< one part of so many
   static constexpr int kLast = 8;
 
   static std::uint8_t push(std::uint8_t bits, bool bit) {
@@ -43,6 +47,7 @@ class StepLengths {
   std::uint8_t longer_ = 0;  ///< a bit for each of the last steps
   std::uint8_t right_ = 0;   ///< likewise
   int seen_ = 0;
+  bool nearly_ = true;  ///< none was much longer than the script
   std::uint64_t longest_ = 0;
 };
 

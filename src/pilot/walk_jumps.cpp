@@ -5,6 +5,13 @@
 #include "pilot/script.h"
 
 namespace lms {
+namespace {
+
+/// What was made more operators ago than this is no layer's input any more, but what it has saved,
+/// or a weight's copy in another type: nothing of another layer's.
+constexpr std::size_t kLong = 32;
+
+}  // namespace
 
 bool Walk::go_along(const StepLog& log, std::uint64_t from) {
   Bytes ignored = kNoAddress;
@@ -55,9 +62,9 @@ void Walk::jump(std::size_t position) {
 
 /// What a layer that was left out would have made comes from the one before it, and so on.
 bool Walk::serve_after_jump(TraceBlockId id, BlockUid uid, void* block) {
-  if (!jumped_ || !is_elastic(id)) return false;
+  if (!jumped_ || !is_elastic(id) || is_settled(id)) return false;
   if (const auto elsewhere = ids_.find(uid); elsewhere != ids_.end()) {
-    if (!is_elastic(elsewhere->second)) return false;
+    if (!is_elastic(elsewhere->second) || is_settled(elsewhere->second)) return false;
     unbind(elsewhere->second);
   }
   unbind(id);
@@ -65,21 +72,32 @@ bool Walk::serve_after_jump(TraceBlockId id, BlockUid uid, void* block) {
   return true;
 }
 
+/// It was made in this step, and so long ago that it is nobody else.
+bool Walk::is_settled(TraceBlockId id) const {
+  if (bound_[id].uid == 0 || !met(id) || !script_->shape.trace.blocks[id].born_in_step)
+    return false;
+  return position_ > script_->made_by[id] + left_out_ + kLong;
+}
+
 bool Walk::is_like(const StepLog& log, std::uint64_t number, std::size_t position,
                    bool* telling) const {
   const LoggedOperator& is = log.at(number);
   const StepShape::Operator& known = script_->shape.operators[position];
   if (is.key != known.key) return false;
-  bool lasting = false;
+  bool tells = false;
   const auto uses = [&](const LoggedOperator::Touch& touch) {
     const auto id = static_cast<TraceBlockId>(touch.block);
-    if (is_elastic(id)) return true;
-    lasting = true;
-    return std::ranges::any_of(is.touches,
-                               [&](const auto& one) { return one.block == bound_[id].uid; });
+    const bool is_used =
+        bound_[id].uid != 0 && std::ranges::any_of(is.touches, [&](const auto& one) {
+          return one.block == bound_[id].uid;
+        });
+    const bool lasting = !is_elastic(id);
+    const bool is_old = met(id) && position >= script_->made_by[id] + kLong;
+    tells = tells || lasting || (is_old && is_used);
+    return is_used || !lasting;
   };
   if (!std::ranges::all_of(known.touches, uses)) return false;
-  *telling = *telling || lasting;
+  *telling = *telling || tells;
   return true;
 }
 

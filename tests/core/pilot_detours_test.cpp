@@ -137,6 +137,25 @@ TEST(PilotDetours, AScriptGrows) {
   }
 }
 
+/// Steps that do more are dear, even if they are few.
+TEST(PilotDetours, AScriptGrowsForOneStepInFour) {
+  for (const unsigned seed : {1U, 2U, 3U, 4U}) {
+    LayersLoop loop;
+    loop.random.seed(seed);
+    for (int i = 0; i < 6; ++i) loop.step_of(all_but({14}));
+    ASSERT_EQ(loop.pilot.stats().why, "planned");
+    const std::size_t size = loop.pilot.current()->size();
+    for (int i = 0; i < 120; ++i) {
+      const int out = static_cast<int>(loop.random() % kDetourLayers);
+      loop.step_of(i % 4 == 0 ? all_but({}) : all_but({out, i % kDetourLayers}));
+    }
+    (void)loop.more();
+    for (int i = 0; i < 4; ++i) loop.step(kDetourLayers);
+    EXPECT_EQ(loop.pilot.current()->size(), size * 16 / 15) << seed;
+    EXPECT_EQ(loop.more().divergences, 0) << seed;
+  }
+}
+
 /// A step that comes as often as longer ones keeps its own plan.
 TEST(PilotDetours, TheShortOneStaysWhereItIsRight) {
   LayersLoop loop;
@@ -166,6 +185,61 @@ TEST(PilotDetours, APlanWithDetoursIsBetterThanNone) {
   (void)loop.more();
   for (int i = 0; i < 10; ++i) loop.step(kDetourLayers);
   EXPECT_GE(loop.more().steps, 9);
+}
+
+/// Layers that use a weight's copy, made in the step, as under autocast: their weights do not tell
+/// which layer it is that runs backwards.
+class CopiesLoop : public LayersLoop {
+ public:
+  CopiesLoop() : LayersLoop(50 * kBytes) {}
+  void copying_step(const std::vector<int>& layers) {
+    std::vector<Held> copies;
+    std::vector<Held> activations;
+    for (const int i : layers) {
+      begin(100);
+      use(*weights_[static_cast<std::size_t>(i)], false);
+      copies.push_back({&make(value_++), value_ - 1});
+      end();
+      for (OperatorKey part = 101; part < 108; ++part) {
+        begin(part);
+        use(*copies.back().block, false, copies.back().value);
+        if (!activations.empty()) use(*activations.back().block, false, activations.back().value);
+        activations.push_back({&make(value_++), value_ - 1});
+        end();
+      }
+    }
+    for ([[maybe_unused]] const int i : layers) {
+      for (OperatorKey part = 208; part-- > 201;) {
+        begin(part);
+        use(*copies.back().block, false, copies.back().value);
+        use(*activations.back().block, false, activations.back().value);
+        end();
+        drop(*activations.back().block);
+        activations.pop_back();
+      }
+      drop(*copies.back().block);
+      copies.pop_back();
+    }
+    for (const int i : layers) {
+      begin(300);
+      use(*weights_[static_cast<std::size_t>(i)], true);
+      end();
+    }
+  }
+};
+
+TEST(PilotDetours, CopiesOfWeightsTellTheLayerToo) {
+  CopiesLoop loop;
+  for (int i = 0; i < 8; ++i) loop.copying_step(all_but({}));
+  ASSERT_EQ(loop.pilot.stats().why, "planned");
+  (void)loop.more();
+  for (const int out : {2, 5, 9, 12}) {
+    loop.copying_step(all_but({out}));
+    EXPECT_EQ(loop.more().detours, 3) << out;  // forward, back, and in the update
+    loop.copying_step(all_but({}));
+    EXPECT_EQ(loop.more().detours, 0) << out;
+  }
+  EXPECT_EQ(loop.pilot.stats().divergences, 0);
 }
 
 /// What was done behind the step while it was learnt is not done again: the step ends all the same.
