@@ -121,14 +121,17 @@ void Pilot::walk_along(std::shared_ptr<Script> script, Walk walk, bool goes_on_t
   settle_parting();
   show_step(false);
   const bool may_be_timed = wants_times(*script) || wants_better(*script);
-  if (!ended && (!goes_on_timing || !may_be_timed)) stop_timing();
+  if (!ended && (!goes_on_timing || !may_be_timed)) {
+    note_hoped();
+    stop_timing();
+  }
   // The same step under another plan, or in another size, is the same loop still.
   if (!walk_ || script_->form != script->form) joined_ = operators_;
   if (!walk.jumped()) step_begun_at_ = operators_ - walk.position();
   // The walk refers to its script.
   walk_.emplace(std::move(walk));
   script_ = std::move(script);
-  script_->awaited = 0;
+  script_->has_come();
   mode_ = mode_along(*script_);
   wants_costs_ = overheard_.log() != nullptr;
   segment_.reset();
@@ -167,9 +170,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   step_begun_at_ = operators_;
   // It was not one of the others after all.
   if (timing_ && !sized_ && !own_timing_due()) {
-    for (const auto& other : scripts_) {
-      if (may_begin(*other)) ++other->awaited;
-    }
+    note_hoped();
     stop_timing();
   }
   const double now_ms = device_.now_ms();
@@ -331,12 +332,7 @@ void Pilot::get_to_know(Script& script) {
   script.form = sibling != scripts_.end() ? (*sibling)->form : ++forms_;
   script.only_read = only_read(script.shape);
   script.updated_by = updated_by(script.shape);
-  script.made_by.assign(script.shape.trace.blocks.size(), 0);
-  for (std::size_t i = 0; i < script.size(); ++i) {
-    for (const auto& made : script.shape.operators[i].allocations) {
-      if (made.block != kNoBlock) script.made_by[made.block] = static_cast<std::uint32_t>(i);
-    }
-  }
+  script.find_telling();
   script.has_parts = std::ranges::any_of(scripts_, [&](const auto& other) {
     return other->suspected && has_part(script.shape, other->shape);
   });

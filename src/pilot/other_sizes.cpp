@@ -126,7 +126,7 @@ std::shared_ptr<Script> Pilot::of_size(const Script& script, const StepSizes& si
   made->marginal = script.marginal;
   made->least = script.least;
   made->updated_by = script.updated_by;
-  made->made_by = script.made_by;
+  made->telling_from = script.telling_from;
   made->turns = script.turns;
   made->unplaced = script.unplaced;  // the trace is without them
   made->needed = needed_with(script, sizes);

@@ -311,8 +311,7 @@ class Pilot {
   using Lock = std::unique_lock<std::mutex>;
   static constexpr int kMostLines = 3;  ///< more words about the same thing would only annoy
   static constexpr std::int64_t kClearPatience = 8;  ///< planned steps, and then twice as many
-  /// Blocks of less than so many of the smallest: see Script::marginal.
-  static constexpr Bytes kMarginal = 8;
+  static constexpr Bytes kMarginal = 8;            ///< of the smallest block: see Script::marginal
   static constexpr std::size_t kMostScripts = 32;  ///< what comes after them stays reactive
   /// A step comes so often before it is known, where no two whole ones may be alike.
   static constexpr std::uint64_t kSeen = 8;
@@ -392,6 +391,7 @@ class Pilot {
   std::shared_ptr<Job> step_started(bool whole);
   void hurry(Script& waits);
   [[nodiscard]] bool may_begin(const Script& other) const;
+  void note_hoped();
   [[nodiscard]] bool timing_due() const;
   [[nodiscard]] bool own_timing_due() const;
   [[nodiscard]] bool wants_times(const Script& script) const;

@@ -224,7 +224,7 @@ void Pilot::make_plan_of(Job& job, const PilotDevice::Laps& laps) {
   // Not before some steps in a row have followed a plan: where few are alike, another order may
   // never be learnt. On a detour an update that waits is run wherever somebody wants its result.
   const StepLengths& lengths = script.lengths;
-  const bool is_the_step = script.refined && !lengths.outgrown() && !lengths.mostly_other();
+  const bool is_the_step = script.refined && !lengths.mostly_longer() && !lengths.mostly_other();
   if (options.may_wait && is_the_step) choose_deferred_of(script, options);
 }
 

@@ -157,6 +157,7 @@ Walk::Walk(const Script& script) : script_(&script) {
 
 void Walk::start_step() {
   position_ = touches_ = allocations_ = allocated_ = 0;
+  stand_ins_.clear();
   inside_ = jumped_ = false;
   left_out_ = 0;
   allow(Sizes::kEqual);

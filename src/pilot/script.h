@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,8 +36,10 @@ struct Script {
   Bytes marginal = 0;
   Bytes least = 0;             ///< smaller blocks are not managed: nobody hears of them
   std::size_t updated_by = 0;  ///< lms::updated_by()
-  /// Beside trace.blocks: the operator that makes it; 0 also for what was there before.
-  std::vector<std::uint32_t> made_by;
+  /// Beside trace.blocks: the operator from which on its use tells the place, as it was made long
+  /// before; kNever: it is not made in the step, or too many use it.
+  std::vector<std::size_t> telling_from;
+  static constexpr std::size_t kNever = SIZE_MAX / 2;
   bool planned = false;
   Plan plan;
   Placement placement;
@@ -44,7 +48,8 @@ struct Script {
   bool hopeless = false;  ///< planning it has failed: it stays reactive
   int hurried = 0;        ///< so often another's plan has been given up for its first one
   int followed = 0;       ///< so many steps have followed its plan
-  int awaited = 0;        ///< so many steps have been timed to their end that might have been this
+  int awaited = 0;        ///< so many steps have been timed in vain that might have been this
+  int hope = 16;          ///< so many may be, until it comes
   /// Blocks that every step reads and none writes, by uid, ascending. If somebody writes them
   /// between two of its rounds, they may be parts of a longer step.
   std::vector<BlockUid> only_read;
@@ -92,9 +97,13 @@ struct Script {
   }
   /// Steps are timed in the hope that they are this one, which costs the host a quarter of what
   /// the step does: but not for ever, as it may be no more.
-  [[nodiscard]] bool is_hoped_for() const {
-    constexpr int kInVain = 16;
-    return awaited < kInVain;
+  [[nodiscard]] bool is_hoped_for() const { return awaited < hope; }
+  /// It has come.
+  void has_come() {
+    // One that comes seldom had been given up before.
+    constexpr int kMost = 1 << 14;
+    if (!planned && awaited >= hope) hope = std::min(2 * hope, kMost);
+    awaited = 0;
   }
   /// A detour of another's plan is better.
   [[nodiscard]] bool is_poor() const { return in_vain() || (!planned && lengths.never_right()); }
@@ -104,6 +113,7 @@ struct Script {
   [[nodiscard]] bool records(std::size_t op) const { return op < recorded.size() && recorded[op]; }
   /// Fills what follows from the plan, and sets `planned`.
   void finish();
+  void find_telling();
   /// What has been learnt of the step since this script was followed.
   void take_standing(const Script& followed);
 
@@ -287,6 +297,7 @@ class Walk {
   std::uint64_t step_ = 0;
   std::vector<std::uint64_t> met_;  ///< the last step in which an operator has used it
   std::vector<std::pair<TraceBlockId, BlockUid>> served_;  ///< in this step, for Turns
+  std::vector<TraceBlockId> stand_ins_;  ///< places of this step that have another's block
   std::unordered_map<TraceBlockId, BlockUid> ghosts_;
   std::optional<Names> names_;          ///< kept, of this step
   std::vector<Temporary> temporaries_;  ///< of the operator at position_

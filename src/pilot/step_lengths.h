@@ -19,13 +19,18 @@ class StepLengths {
     right_ = push(right_, right);
     seen_ = std::min(seen_ + 1, kLast);
     longest_ = std::max(longest_, operators);
-    nearly_ = longest_ <= size + size / kLittle;
+    much_longer_ = push(much_longer_, operators > size + size / kLittle);
   }
-  /// At least half of the last ones did more than the script has, for which there is no plan and no
-  /// room. Where that is little (a layer), a quarter: those that do less have not much to leave
-  /// out.
+  /// At least half of the last ones did more than the script has.
+  [[nodiscard]] bool mostly_longer() const {
+    return seen_ == kLast && 2 * std::popcount(longer_) >= kLast;
+  }
+  /// Likewise, so that a longer script is worth the search: for what they do more there is no plan
+  /// and no room. Where that is little (a layer), a quarter: those that do less have not much to
+  /// leave out.
   [[nodiscard]] bool outgrown() const {
-    return seen_ == kLast && (nearly_ ? 4 : 2) * std::popcount(longer_) >= kLast;
+    const bool quarter = seen_ == kLast && 4 * std::popcount(longer_) >= kLast;
+    return mostly_longer() || (quarter && much_longer_ == 0);
   }
   /// None of the last ones was as the script.
   [[nodiscard]] bool never_right() const { return seen_ == kLast && right_ == 0; }
@@ -44,10 +49,10 @@ class StepLengths {
     return static_cast<std::uint8_t>((bits << 1U) | (bit ? 1U : 0U));
   }
 
-  std::uint8_t longer_ = 0;  ///< a bit for each of the last steps
-  std::uint8_t right_ = 0;   ///< likewise
+  std::uint8_t longer_ = 0;       ///< a bit for each of the last steps
+  std::uint8_t much_longer_ = 0;  ///< likewise
+  std::uint8_t right_ = 0;        ///< likewise
   int seen_ = 0;
-  bool nearly_ = true;  ///< none was much longer than the script
   std::uint64_t longest_ = 0;
 };
 

@@ -39,6 +39,14 @@ bool Pilot::may_begin(const Script& other) const {
          other.shape.operators[0].key == script_->shape.operators[0].key;
 }
 
+/// The step that has been timed so far was none of those that it might have been.
+void Pilot::note_hoped() {
+  if (!timing_ || !script_ || sized_) return;
+  for (const auto& other : scripts_) {
+    if (may_begin(*other)) ++other->awaited;
+  }
+}
+
 bool Pilot::timing_due() const {
   if (job_ || whole_) return false;
   return own_timing_due() ||

@@ -10,8 +10,25 @@ namespace {
 /// What was made more operators ago than this is no layer's input any more, but what it has saved,
 /// or a weight's copy in another type: nothing of another layer's.
 constexpr std::size_t kLong = 32;
+/// What more operators use than this (a mask, say) is not one layer's.
+constexpr std::size_t kMostUses = 8;
 
 }  // namespace
+
+void Script::find_telling() {
+  telling_from.assign(shape.trace.blocks.size(), kNever);
+  std::vector<std::size_t> uses(telling_from.size(), 0);
+  for (const StepShape::Operator& op : shape.operators) {
+    for (const auto& touch : op.touches) ++uses[static_cast<std::size_t>(touch.block)];
+  }
+  for (std::size_t i = 0; i < size(); ++i) {
+    for (const auto& made : shape.operators[i].allocations) {
+      if (made.block == kNoBlock) continue;
+      const auto id = static_cast<std::size_t>(made.block);
+      if (uses[id] <= kMostUses) telling_from[id] = i + kLong;
+    }
+  }
+}
 
 bool Walk::go_along(const StepLog& log, std::uint64_t from) {
   Bytes ignored = kNoAddress;
@@ -66,6 +83,7 @@ bool Walk::serve_after_jump(TraceBlockId id, BlockUid uid, void* block) {
   if (const auto elsewhere = ids_.find(uid); elsewhere != ids_.end()) {
     if (!is_elastic(elsewhere->second) || is_settled(elsewhere->second)) return false;
     unbind(elsewhere->second);
+    stand_ins_.push_back(id);
   }
   unbind(id);
   bind(id, uid, block);
@@ -74,9 +92,10 @@ bool Walk::serve_after_jump(TraceBlockId id, BlockUid uid, void* block) {
 
 /// It was made in this step, and so long ago that it is nobody else.
 bool Walk::is_settled(TraceBlockId id) const {
-  if (bound_[id].uid == 0 || !met(id) || !script_->shape.trace.blocks[id].born_in_step)
+  if (bound_[id].uid == 0 || !met(id) || std::ranges::find(stand_ins_, id) != stand_ins_.end()) {
     return false;
-  return position_ > script_->made_by[id] + left_out_ + kLong;
+  }
+  return position_ > script_->telling_from[id] + left_out_;
 }
 
 bool Walk::is_like(const StepLog& log, std::uint64_t number, std::size_t position,
@@ -92,7 +111,7 @@ bool Walk::is_like(const StepLog& log, std::uint64_t number, std::size_t positio
           return one.block == bound_[id].uid;
         });
     const bool lasting = !is_elastic(id);
-    const bool is_old = met(id) && position >= script_->made_by[id] + kLong;
+    const bool is_old = met(id) && position >= script_->telling_from[id];
     tells = tells || lasting || (is_old && is_used);
     return is_used || !lasting;
   };

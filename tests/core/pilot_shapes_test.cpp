@@ -51,6 +51,19 @@ TEST(PilotShapes, StepsAreNotTimedForEverForOneThatNeverComes) {
   EXPECT_EQ(loop.pilot.stats().planned, 2) << "it does come after all";
 }
 
+TEST(PilotShapes, WhatComesSeldomIsPlannedAllTheSame) {
+  Loop loop(20 * Loop::kBytes, kLeast + 1);
+  for (int i = 0; i < 12; ++i) loop.step(kLeast);
+  for (int i = 0; i < 2; ++i) loop.step(kLeast + 1);
+  loop.step(kLeast);
+  ASSERT_EQ(loop.pilot.stats().planned, 1);
+  for (int epoch = 0; epoch < 6; ++epoch) {
+    for (int i = 0; i < 100; ++i) loop.step(kLeast);
+    loop.step(kLeast + 1);
+  }
+  EXPECT_EQ(loop.pilot.stats().planned, 2);
+}
+
 TEST(PilotShapes, SaysThatAStepIsPlannedOrWhyNot) {
   Loop loop(17 * Loop::kBytes, kLeast);
   EXPECT_EQ(loop.pilot.stats().why.find("no step has come twice yet"), 0U)
