@@ -95,8 +95,8 @@ struct Script {
     constexpr int kInVain = 8;
     return planned && !refined && !hopeless && followed >= kOften && awaited < kInVain;
   }
-  /// Steps are timed in the hope that they are this one, which costs the host a quarter of what
-  /// the step does: but not for ever, as it may be no more.
+  /// Steps are timed in the hope that they are this one, which costs the host an event and some
+  /// queries an operator: but not for ever, as it may be no more.
   [[nodiscard]] bool is_hoped_for() const { return awaited < hope; }
   /// It has come.
   void has_come() {
@@ -113,6 +113,7 @@ struct Script {
   [[nodiscard]] bool records(std::size_t op) const { return op < recorded.size() && recorded[op]; }
   /// Fills what follows from the plan, and sets `planned`.
   void finish();
+  /// Fills `telling_from`, from the shape.
   void find_telling();
   /// What has been learnt of the step since this script was followed.
   void take_standing(const Script& followed);

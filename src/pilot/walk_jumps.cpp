@@ -106,14 +106,15 @@ bool Walk::is_like(const StepLog& log, std::uint64_t number, std::size_t positio
   bool tells = false;
   const auto uses = [&](const LoggedOperator::Touch& touch) {
     const auto id = static_cast<TraceBlockId>(touch.block);
-    const bool is_used =
-        bound_[id].uid != 0 && std::ranges::any_of(is.touches, [&](const auto& one) {
-          return one.block == bound_[id].uid;
-        });
-    const bool lasting = !is_elastic(id);
+    const bool may_be_another = is_elastic(id);
     const bool is_old = met(id) && position >= script_->telling_from[id];
-    tells = tells || lasting || (is_old && is_used);
-    return is_used || !lasting;
+    if (may_be_another && !is_old) return true;
+    const BlockUid uid = bound_[id].uid;
+    const bool is_used =
+        uid != 0 &&
+        std::ranges::find(is.touches, uid, &LoggedOperator::Touch::block) != is.touches.end();
+    tells = tells || is_used;
+    return is_used || may_be_another;
   };
   if (!std::ranges::all_of(known.touches, uses)) return false;
   *telling = *telling || tells;
