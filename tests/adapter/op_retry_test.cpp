@@ -60,6 +60,14 @@ at::Tensor falls_back(const at::Tensor& x) {
   }
 }
 
+/// A convolution that may run in place; PyTorch has it for GPUs alone.
+at::Tensor depthwise(const at::Tensor& x, const at::Tensor& /*weight*/,
+                     c10::SymIntArrayRef /*kernel*/, const std::optional<at::Tensor>& /*bias*/,
+                     c10::SymIntArrayRef /*stride*/, c10::SymIntArrayRef /*padding*/,
+                     c10::SymIntArrayRef /*dilation*/) {
+  return falls_back(x);
+}
+
 /// It has only algorithms that need too much, and an error of its own for that.
 at::Tensor never_fits(const at::Tensor& x) {
   for (const std::int64_t workspace : {8 * kMiB, 2 * kMiB}) {
@@ -96,6 +104,7 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("_lms_test_falls_back", &lms::torch::falls_back);
   m.impl("_lms_test_conv_falls_back", &lms::torch::falls_back);
   m.impl("_lms_test_conv_never_fits", &lms::torch::never_fits);
+  m.impl("conv_depthwise3d", &lms::torch::depthwise);
   m.impl("_lms_test_flaky_", &lms::torch::flaky_in_place);
 }
 TORCH_LIBRARY(lms_retry_test, m) { m.def("flaky(Tensor x) -> Tensor"); }
@@ -125,6 +134,12 @@ class OpRetry : public ::testing::Test {
   bool all_may_leave() {
     managed.reclaim();
     return managed.stat("device.bytes.current") == 0 && managed.stat("pinned.bytes.current") == 0;
+  }
+
+  at::Tensor convolved() {
+    const std::vector<std::int64_t> sizes{1, 1, 1};
+    const auto op = find_operator("aten::conv_depthwise3d");
+    return call(op, {x, x, sizes, c10::IValue(), sizes, sizes, sizes})[0].toTensor();
   }
 
   ManagedCpu managed{kMiB};
@@ -174,6 +189,33 @@ TEST_F(OpRetry, AConvolutionGoesOnWithAnotherAlgorithmWhereTheFirstNeverFits) {
   calls = 0;
   EXPECT_EQ(bytes_of(call(op, {x})[0].toTensor()), tripled);
   EXPECT_EQ(calls, 1) << "the thread remembers";
+  EXPECT_TRUE(all_may_leave());
+}
+
+TEST_F(OpRetry, InPlaceTheFirstAlgorithmComesBeforeAnother) {
+  managed.allow_other_algorithms();
+  EXPECT_EQ(bytes_of(convolved()), doubled);
+  EXPECT_FALSE(remembered);
+  EXPECT_EQ(managed.count("op_changes"), 0);
+  EXPECT_GT(managed.count("slices.in_place"), 0);
+  calls = 0;
+  EXPECT_EQ(bytes_of(convolved()), doubled);
+  EXPECT_EQ(calls, 1) << "it is known to run in place";
+  EXPECT_TRUE(all_may_leave());
+}
+
+TEST_F(OpRetry, WithNoRoomInPlaceEitherAnotherAlgorithmRunsAsAWhole) {
+  const std::string tripled = bytes_of(x.mul(3));
+  managed.set_host_limit(kMiB);
+  EXPECT_THROW((void)convolved(), c10::OutOfMemoryError) << "nobody allowed it";
+  managed.allow_other_algorithms();
+  EXPECT_EQ(bytes_of(convolved()), tripled);
+  EXPECT_EQ(managed.count("op_changes"), 1);
+  const auto in_place = managed.count("slices.in_place_bytes");
+  calls = 0;
+  EXPECT_EQ(bytes_of(convolved()), tripled);
+  EXPECT_EQ(calls, 1) << "the thread remembers";
+  EXPECT_EQ(managed.count("slices.in_place_bytes"), in_place);
   EXPECT_TRUE(all_may_leave());
 }
 

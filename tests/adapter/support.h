@@ -54,6 +54,10 @@ class ManagedCpu {
     settings_.limit = limit;
     enable_device(settings_);
   }
+  void set_host_limit(Bytes limit) {
+    settings_.host_limit = limit;
+    enable_device(settings_);
+  }
   /// Sends away all that may leave; the bytes that left.
   Bytes reclaim() {
     Engine& engine = active_manager(c10::kCPU)->engine();

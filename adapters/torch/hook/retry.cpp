@@ -6,6 +6,7 @@
 #include "adapters/torch/hook/arguments.h"
 #include "adapters/torch/operators/results.h"
 #include "adapters/torch/replay/replay.h"
+#include "adapters/torch/slices/in_slices.h"
 
 namespace lms::torch {
 namespace {
@@ -81,12 +82,21 @@ DeviceManager* call_unless_short(ThreadState& state, UnboxedCall& call) {
 }
 
 /// The last try, after all that could leave has left: what finds no room now finds none under this
-/// limit. If the user allows it, a convolution then goes on with an algorithm that needs less.
+/// limit. If the user allows it, a convolution then goes on with an algorithm that needs less,
+/// unless it may be tried in place by the first one (in_slices.h).
 void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const OpInfo& info,
                               const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                               c10::DispatchKeySet keys, c10::Stack& stack) {
+  const auto may_be_in_place = [&] {
+    const auto sliced =
+        SlicedCall::of(&manager, info, kernel, op, keys, stack, SlicedCall::Of::kAny);
+    return sliced && sliced->may_be_in_place();
+  };
+  const bool may_change =
+      manager.may_change_algorithm(info, std::span(stack).last(info.argument_count));
+  const bool in_place_first = may_change && may_be_in_place();
   const Kernel running(state, info);
-  if (!manager.may_change_algorithm(info, std::span(stack).last(info.argument_count))) {
+  if (!may_change || in_place_first) {
     kernel.callBoxed(op, keys, &stack);
     return;
   }

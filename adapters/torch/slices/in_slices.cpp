@@ -1,6 +1,7 @@
 #include "adapters/torch/slices/in_slices.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "adapters/torch/device_manager.h"
@@ -30,6 +31,21 @@ constexpr Bytes kMostPart = 32 * kMiB;
 constexpr Bytes kLeastPart = 64 * kKiB;
 
 bool is_all(SliceMode mode) { return mode == SliceMode::kAll || mode == SliceMode::kChains; }
+
+/// `other`: by whatever algorithm finds room; null: by the first. False: there was none.
+bool run_call(InPlace& call, InPlace::What below, Bytes lack, WorkspaceRetry* other,
+              std::vector<c10::IValue>& results) {
+  ThreadState& state = thread_state();
+  const WorkspaceRetryScope scope(state, other);
+  try {
+    return call.run(below, lack, results) == InPlace::Outcome::kDone;
+  } catch (const c10::Error&) {
+    // Whatever the kernel says, after all its algorithms, this is why.
+    if (other == nullptr || other->refused.empty()) throw;
+    begin_anew(state);
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -201,21 +217,39 @@ void SlicedCall::note_full_below(const std::string& why) {
 
 bool SlicedCall::run_in_place(c10::Stack& stack) {
   using Whole = SliceMemory::Whole;
+  using What = InPlace::What;
   if (!may_be_in_place()) return false;
+  // What keeps the bits goes first. As a whole, with another algorithm, it is not remembered: the
+  // thread's kernels remember the algorithm.
+  struct Way {
+    What below;
+    bool any_algorithm;
+    Whole known;
+  };
+  static constexpr std::array<Way, 4> kWays{{
+      {What::kSome, false, Whole::kInPlace},
+      {What::kAll, false, Whole::kAllBelow},
+      {What::kNothing, true, Whole::kUnknown},
+      {What::kAll, true, Whole::kLessWorkspace},
+  }};
   const bool stress = manager_.slice_mode() == SliceMode::kInPlace;
   const Whole known = manager_.slice_memory().of(number_);
+  const auto is_known = [&](const Way& way) { return way.known == known; };
+  const Way* way = std::ranges::find_if(kWays, is_known);
+  if (known == Whole::kUnknown || way == kWays.end()) way = kWays.begin();
   // One that cannot be tried again has all the room that there is.
-  bool all = stress || known == Whole::kAllBelow || known == Whole::kLessWorkspace ||
-             (!info_.may_rerun && info_.cut == nullptr);
-  bool less = known == Whole::kLessWorkspace && manager_.may_change_algorithm(info_, arguments_);
+  if (way->below == What::kSome && (stress || (!info_.may_rerun && info_.cut == nullptr))) ++way;
+  const auto may = [&] {
+    return !way->any_algorithm || manager_.may_change_algorithm(info_, arguments_);
+  };
+  if (!may()) way = kWays.begin() + 1;
   const Bytes lack = std::max(lack_, manager_.slice_memory().lack_of(number_));
   for (int refusals = 0;;) {
     InPlace call(manager_, {info_, kernel_, op_, keys_}, arguments_);
     WorkspaceRetry other;
     std::vector<c10::IValue> results;
-    if (run(call, all, lack, less ? &other : nullptr, results)) {
-      const Whole whole = less ? Whole::kLessWorkspace : all ? Whole::kAllBelow : Whole::kInPlace;
-      if (!stress) manager_.slice_memory().set(number_, whole, lack);
+    if (run_call(call, way->below, lack, way->any_algorithm ? &other : nullptr, results)) {
+      if (!stress) manager_.slice_memory().set(number_, way->known, lack);
       if (!other.refused.empty()) manager_.algorithm_was_changed(info_);
       born_.assign(call.born().begin(), call.born().end());
       take(stack, results);
@@ -224,23 +258,7 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
     note_full_below(call.why_full_below());
     manager_.pilot().restart_operator();
     if (call.contended() && ++refusals < kMostRefusals) continue;
-    if (all && (less || !manager_.may_change_algorithm(info_, arguments_))) return false;
-    less = all;
-    all = true;
-  }
-}
-
-bool SlicedCall::run(InPlace& call, bool all, Bytes lack, WorkspaceRetry* other,
-                     std::vector<c10::IValue>& results) {
-  ThreadState& state = thread_state();
-  const WorkspaceRetryScope scope(state, other);
-  try {
-    return call.run(all, lack, results) == InPlace::Outcome::kDone;
-  } catch (const c10::Error&) {
-    // Whatever the kernel says, after all its algorithms, this is why.
-    if (other == nullptr || other->refused.empty()) throw;
-    begin_anew(state);
-    return false;
+    if (++way == kWays.end() || !may()) return false;
   }
 }
 

@@ -18,7 +18,6 @@
 namespace lms::torch {
 
 class DeviceManager;
-class InPlace;
 struct StorageUse;
 struct WorkspaceRetry;
 
@@ -48,6 +47,7 @@ class SlicedCall {
 
   /// It is known not to fit as a whole, or is to run in slices, or in place, anyway.
   [[nodiscard]] bool at_once() const;
+  [[nodiscard]] bool may_be_in_place() const;
   /// Runs it: what is on the stack from where its arguments were becomes the results. False, with
   /// nothing changed, if it can neither be cut nor work in place. `tried`: its kernel has run, and
   /// found no room. The thread holds no pins. Throws what throw_out_of_memory() does where even the
@@ -72,7 +72,6 @@ class SlicedCall {
   static bool reads_rows(std::string_view name, CutRule cut);
 
  private:
-  [[nodiscard]] bool may_be_in_place() const;
   /// It would not fit, and could not be run again in place once it had found no room.
   [[nodiscard]] bool must_be_in_place() const;
   /// run(), but that nobody has counted the versions of what its parts have written.
@@ -86,9 +85,6 @@ class SlicedCall {
   bool gather_losses(c10::Stack& stack, const UnmadeRows& rows);
   bool run_in_place(c10::Stack& stack);
   void note_full_below(const std::string& why);
-  /// `other`: by whatever algorithm finds room; null: by the first. False: there was none.
-  static bool run(InPlace& call, bool all, Bytes lack, WorkspaceRetry* other,
-                  std::vector<c10::IValue>& results);
   void take(c10::Stack& stack, std::span<const c10::IValue> results) const;
 
   SlicedCall(DeviceManager& manager, const OpInfo& info, const c10::SafeKernelFunction& kernel,

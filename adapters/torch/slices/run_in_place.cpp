@@ -129,9 +129,9 @@ std::vector<InPlace::Operand> InPlace::operands() {
   return found;
 }
 
-std::vector<InPlace::Operand> InPlace::choose(bool all, Bytes lack) {
+std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
   std::vector<Operand> chosen = operands();
-  all_ = all;
+  all_ = below == What::kAll;
   wanted_.clear();
   results_ = foreseen_results(manager_, called_.op, arguments_);
   EngineLock lock = manager_.engine().lock();
@@ -144,7 +144,8 @@ std::vector<InPlace::Operand> InPlace::choose(bool all, Bytes lack) {
     if (block.state == BlockState::kFresh && block.pins == 0) room_ += block.size;
   }
   room_ = std::max<Bytes>(room_, 0);
-  if (!all) {
+  if (below == What::kNothing) chosen.clear();
+  if (below == What::kSome) {
     Bytes needed = there_;
     for (const Bytes bytes : results_) needed += manager_.room_of(bytes);
     if (lack > 0) needed = std::max(needed, room_ + lack);
@@ -172,8 +173,8 @@ std::vector<InPlace::Operand> InPlace::choose(bool all, Bytes lack) {
   return chosen;
 }
 
-bool InPlace::prepare(bool all, Bytes lack) {
-  std::vector<Operand> chosen = choose(all, lack);
+bool InPlace::prepare(What below, Bytes lack) {
+  std::vector<Operand> chosen = choose(below, lack);
   if (chosen.empty() && results_.empty() && !below_.like_memory()) return false;
   ThreadState& state = thread_state();
   // What stays comes first: whoever waits for what is lent to another must have lent nothing.
@@ -208,7 +209,7 @@ bool InPlace::prepare(bool all, Bytes lack) {
 
 // The kernel, and after it
 
-InPlace::Outcome InPlace::run(bool all, Bytes lack, std::vector<c10::IValue>& results) {
+InPlace::Outcome InPlace::run(What below, Bytes lack, std::vector<c10::IValue>& results) {
   mark_pressed();
   manager_.pilot().wake();
   const c10::OptionalDeviceGuard guard(
@@ -222,7 +223,7 @@ InPlace::Outcome InPlace::run(bool all, Bytes lack, std::vector<c10::IValue>& re
     return outcome;
   };
   try {
-    if (!prepare(all, lack)) return ended(Outcome::kCannot);
+    if (!prepare(below, lack)) return ended(Outcome::kCannot);
   } catch (const std::exception& error) {
     if (!found_no_room(error)) throw;
     if (dynamic_cast<const TierFull*>(&error) != nullptr) full_below_ = error.what();

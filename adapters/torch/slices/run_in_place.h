@@ -30,12 +30,17 @@ class InPlace {
     kCannot,  ///< nothing of it may be below
     kShort,   ///< it found no room, and may be tried again
   };
-  /// `all`: whatever can be is below; else what does not fit, results first, then large operands.
+  /// What of it is to be below.
+  enum class What : std::uint8_t {
+    kNothing,  ///< but a result that finds no room
+    kSome,     ///< what does not fit: results first, then large operands
+    kAll,      ///< whatever can be
+  };
   /// `lack`: how much more than the limit all of it asks for, with the kernel's own memory; 0: the
   /// kernel's is not known.
   /// The thread holds no pins, nor does it afterwards, unless it is done. Throws whatever the
   /// kernel throws; that of a kernel that finds no room as well, unless it may be run again.
-  Outcome run(bool all, Bytes lack, std::vector<c10::IValue>& results);
+  Outcome run(What below, Bytes lack, std::vector<c10::IValue>& results);
   /// It was not done since other threads had what it wanted: the thread is alone when it tries
   /// again.
   [[nodiscard]] bool contended() const { return contended_; }
@@ -57,8 +62,8 @@ class InPlace {
   };
   [[nodiscard]] std::vector<Operand> operands();
   /// Of the operands, those that are to be below; decides about results, too.
-  [[nodiscard]] std::vector<Operand> choose(bool all, Bytes lack);
-  bool prepare(bool all, Bytes lack);
+  [[nodiscard]] std::vector<Operand> choose(What below, Bytes lack);
+  bool prepare(What below, Bytes lack);
   void call(c10::Stack& stack);
   void take_results(const c10::Stack& stack);
   void let_go() noexcept;
