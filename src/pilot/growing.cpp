@@ -8,6 +8,26 @@
 #include "steps/rough_steps.h"
 
 namespace lms {
+namespace {
+
+/// After a step as `last`: the planned one that is likelier to come than the same again, and begins
+/// alike. What the plan of the last leaves on the device is not what that one wants there.
+std::shared_ptr<Script> likely_next(const std::vector<std::shared_ptr<Script>>& scripts,
+                                    const Succession& succession, const Script& last) {
+  const std::uint64_t form = succession.other();
+  if (form == 0 || form == last.form) return nullptr;
+  std::shared_ptr<Script> next;
+  for (const auto& one : scripts) {
+    if (one->form != form) continue;
+    if (next) return nullptr;  // in several sizes
+    next = one;
+  }
+  const bool may = next && next->planned && !next->waits && !next->is_part &&
+                   same_beginning(next->shape, last.shape, kTellTale);
+  return may ? next : nullptr;
+}
+
+}  // namespace
 
 /// A step of the script that is followed has ended, or one has gone on for too long to be one.
 /// Where many do more than the script has (layers that the step left out from which it was learnt,
@@ -83,6 +103,10 @@ void Pilot::look_for_longer() {
 /// A step begins along a script that has no plan, and will have none: a detour of a plan is better.
 /// Or along one that most steps leave: the longest that begins alike has a place for what they do.
 void Pilot::prefer_another() {
+  const auto likely = likely_next(scripts_, succession_, *script_);
+  if (likely && operators_ >= likely->shunned_until) {
+    return walk_along(likely, Walk(*likely), /*goes_on_timing=*/true);
+  }
   const bool is_left = script_->lengths.mostly_other() && !script_->is_part;
   if (!detours_.open() || script_->size() < kTellTale) return;
   if (!script_->in_vain() && !is_left) return;

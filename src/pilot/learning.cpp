@@ -166,6 +166,7 @@ std::shared_ptr<Pilot::Job> Pilot::step_started(bool whole) {
   show_step(false);
   script_->left = false;
   note_length(script_, whole);
+  succession_.note(script_->form);
   detours_.step_ended();
   step_begun_at_ = operators_;
   // It was not one of the others after all.

@@ -35,6 +35,7 @@ void Pilot::give_up_detour() {
 /// It is another step, and not only for a while.
 void Pilot::give_up(const Detour::Left& left) {
   ++stats_.divergences;
+  succession_.lose();
   left.script->left = true;
   // A loop that is part of a step ends where its next round would begin.
   constexpr std::size_t kBeginning = 16;

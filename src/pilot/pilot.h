@@ -20,6 +20,7 @@
 #include "pilot/plan_cache.h"
 #include "pilot/plan_or_none.h"
 #include "pilot/script.h"
+#include "pilot/succession.h"
 #include "plan/timing/measured.h"
 #include "plan/updates.h"
 #include "steps/occurrences.h"
@@ -280,7 +281,6 @@ class Pilot {
 
  private:
   enum class Mode : std::uint8_t { kLearning, kTracking, kFollowing };
-
   enum class Task : std::uint8_t { kClean, kEvict, kFetch, kRelocate, kDrop, kRemake, kSettle };
   struct Order {
     Task task;
@@ -432,6 +432,7 @@ class Pilot {
   Overheard overheard_;
   std::shared_ptr<Script> whole_;  ///< found there, and to be planned
   Growth growth_;
+  Succession succession_;
   Outlook outlook_;
   std::vector<std::shared_ptr<Script>> scripts_;
   std::uint64_t forms_ = 0;         ///< the last Script::form
@@ -492,7 +493,6 @@ class Pilot {
   std::shared_ptr<const Measured> measured_;
   std::unique_ptr<std::condition_variable> planned_ =
       std::make_unique<std::condition_variable>();  ///< a job is done
-
   std::mutex planner_mutex_;  ///< guards the thread; whoever holds it waits for no other lock
   std::unique_ptr<std::thread> planner_;
 };

@@ -115,6 +115,32 @@ TEST(PilotParts, TheFirstIsAnother) {
   }
 }
 
+/// Now and then a step has an operator more. The next one is as most are again, and is expected to
+/// be.
+TEST(PilotParts, TheUsualStepComesAfterARareOne) {
+  PartsLoop loop;
+  const auto steps = [&](OperatorKey extra, int count) {
+    for (int i = 0; i < count; ++i) {
+      loop.step(kPartLayers, extra);
+      loop.update();
+    }
+  };
+  const auto cycles = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      steps(0, 3);
+      steps(777, 1);
+    }
+  };
+  steps(0, 8);
+  steps(777, 4);
+  cycles(8);
+  const auto before = loop.pilot.stats();
+  cycles(8);
+  const auto after = loop.pilot.stats();
+  EXPECT_EQ(after.steps - before.steps, 4 * 8);
+  EXPECT_LE(after.divergences - before.divergences, 8) << "the rare ones alone";
+}
+
 TEST(PilotParts, MoreAndMore) {
   PartsLoop loop;
   for (int i = 0; i < 8; ++i) loop.whole(1);
