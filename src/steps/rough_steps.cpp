@@ -67,13 +67,14 @@ std::vector<std::uint64_t> beginnings(const StepLog& log, int least_often) {
     if (live(i) > high) end_valley();
     if (live(i) <= low) valley.push_back(i);
   }
-  end_valley();
+  // Where the log ends in a valley, its bottom may be still to come.
+  if (last > first && live(last - 1) > high) end_valley();
   const Place* best = nullptr;
   for (const auto& [hash, place] : places) {
     if (place.valleys < least_often || place.valleys * 2 < valleys) continue;
-    const bool better = best == nullptr || place.live < best->live ||
-                        (place.live == best->live && place.at.front() < best->at.front());
-    if (better) best = &place;
+    // The last of those that are as good: an optimizer has gone through its lists by then.
+    const auto merit = [](const Place& one) { return std::pair(-one.live, one.at.back()); };
+    if (best == nullptr || merit(place) > merit(*best)) best = &place;
   }
   if (best == nullptr) return {};
   // Where a valley lacks that beginning, nobody knows where its step begins: those after it count.

@@ -16,6 +16,7 @@ namespace {
 class Steps {
  public:
   static constexpr Bytes kBytes = 1 << 20;
+  static constexpr Bytes kSmall = kBytes / 8;  ///< a gradient
   static constexpr int kLayers = 10;
 
   Steps() {
@@ -37,12 +38,29 @@ class Steps {
       run(4, {{weights_[static_cast<std::size_t>(i)], true}, {made.back(), false}}, 0);
       log.release(made.back());
       made.pop_back();
+      if (!keeps_gradients) continue;
+      gradients_.push_back(next_++);
+      run(11, {}, gradients_.back(), kSmall);
     }
     for (int i = 0; i < 3; ++i) run(5, {{weights_[0], true}}, 0);
     const BlockUid batch = next_++;
     run(6, {}, batch);
     if (batch_ != 0) log.release(batch_);
     batch_ = batch;
+  }
+  /// An optimizer of several operators a layer, of which one makes something else when the gradient
+  /// has gone: as far as so many layers.
+  void update(std::size_t most = kLayers) {
+    for (std::size_t i = 0; i < std::min(most, gradients_.size()); ++i) {
+      run(7, {{gradients_[i], false}}, 0, kSmall);
+      run(8, {{gradients_[i], false}}, 0, kSmall);
+      log.release(gradients_[i]);
+      const BlockUid root = next_++;
+      run(9, {}, root, kSmall);
+      run(10, {{root, false}}, 0, kSmall);
+      log.release(root);
+    }
+    gradients_.clear();
   }
   /// Nine steps; every other one leaves out two layers.
   void differ() {
@@ -54,25 +72,27 @@ class Steps {
   }
 
   StepLog log;
+  bool keeps_gradients = false;  ///< until update()
 
  private:
   struct Touch {
     BlockUid block;
     bool writes;
   };
-  void run(OperatorKey key, const std::vector<Touch>& uses, BlockUid made) {
+  void run(OperatorKey key, const std::vector<Touch>& uses, BlockUid made, Bytes bytes = kBytes) {
     log.begin_operator(key, "op", true);
-    if (made != 0) log.alloc(made, kBytes);
+    if (made != 0) log.alloc(made, bytes);
     for (const Touch& use : uses) {
-      if (use.block != 0) log.touch(use.block, kBytes, use.writes);
+      if (use.block != 0) log.touch(use.block, bytes, use.writes);
     }
-    if (made != 0) log.touch(made, kBytes, true);
+    if (made != 0) log.touch(made, bytes, true);
     log.end_operator();
   }
 
   BlockUid next_ = 1;
   std::vector<BlockUid> weights_;
   BlockUid batch_ = 0;
+  std::vector<BlockUid> gradients_;
 };
 
 TEST(RoughSteps, AreFoundWhereNoneIsLikeAnother) {
@@ -101,6 +121,21 @@ TEST(RoughSteps, AreFoundWhereNoneIsLikeAnother) {
   // Of the two layers that the step before has left out; what uses no weights may be another's.
   EXPECT_GE(alone, 4);
   EXPECT_LE(alone, 8);
+}
+
+/// While an optimizer goes from layer to layer there is ever less: an update is the step's that has
+/// made its gradients, also where the log ends within one.
+TEST(RoughSteps, BeginAfterTheUpdate) {
+  Steps steps;
+  steps.keeps_gradients = true;
+  for (int i = 0; i < 8; ++i) {
+    steps.step(i % 2 == 0 ? std::set<int>{i} : std::set<int>{i, (i + 4) % 10});
+    steps.update(i < 7 ? Steps::kLayers : 4);
+  }
+  const auto rough = find_rough_step(steps.log);
+  ASSERT_TRUE(rough);
+  EXPECT_EQ(steps.log.at(rough->step.begin).key, 1) << "the first layer";
+  EXPECT_EQ(steps.log.at(rough->step.begin - 1).key, 10) << "the end of an update";
 }
 
 TEST(RoughSteps, HaveWeightsThatStayWhoTheyAre) {
