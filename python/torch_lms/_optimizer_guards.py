@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +21,6 @@ from torch.utils.hooks import RemovableHandle
 
 from ._patches import Patches
 
-if TYPE_CHECKING:
-    from ._optimizer import _Updates
-
 _CLIPPING = (
     "clip_grad_norm_",
     "clip_grad_value_",
@@ -32,19 +29,39 @@ _CLIPPING = (
     "_clip_grads_with_norm_",
 )
 
-_active: weakref.WeakSet[_Updates] = weakref.WeakSet()
+
+class Updates(Protocol):
+    """What updates an optimizer's weights in the backward pass."""
+
+    active: bool
+    # So many `accumulate()` are open.
+    holding: int
+    # Ids of the weights that have been updated since the last step().
+    updated: set[int]
+
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer, if it is still there."""
+
+    def owns(self, weight: Tensor) -> bool:
+        """Whether this updates ``weight`` in the backward pass."""
+
+    def name_of(self, weight: Tensor) -> str:
+        """How an error names ``weight``."""
+
+
+_active: weakref.WeakSet[Updates] = weakref.WeakSet()
 _patches: Patches | None = None
 _step_hook: RemovableHandle | None = None
 
 
-def add(updates: _Updates) -> None:
+def add(updates: Updates) -> None:
     """Watches over the weights of ``updates`` until it is removed or dies."""
     _active.add(updates)
     weakref.finalize(updates, release).atexit = False
     _install()
 
 
-def owner(weight: Tensor) -> _Updates | None:
+def owner(weight: Tensor) -> Updates | None:
     """What updates ``weight`` in the backward pass, if anything does."""
     return next((each for each in list(_active) if each.owns(weight)), None)
 
