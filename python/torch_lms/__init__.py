@@ -123,8 +123,8 @@ def enable(
             those that a plan chooses wait. ``"updates"``, ``"all"`` and ``"random"`` are for tests:
             without a plan, all that can wait does.
         other_algorithms: where the algorithm that cuDNN chooses for a convolution needs more memory
-            than the limit has for anything, let the next one that PyTorch knows take its place, as
-            in PyTorch without LMS. Results then have other bits than on a larger device. By default
+            of its own than the limit, let the next one that PyTorch knows take its place, as in
+            PyTorch without LMS. Results then have other bits than on a larger device. By default
             there is an error instead.
         slices: operators whose parts are independent (softmax, pooling, everything that goes
             element by element) run part by part, with the same bits, where they do not fit as a

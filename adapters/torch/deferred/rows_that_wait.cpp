@@ -5,6 +5,7 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "adapters/torch/deferred/deferred.h"
@@ -29,6 +30,13 @@ bool begins_chain(const OpInfo& info, const at::Tensor& self) {
   if (self.dim() < 2 || self.size(-1) < kLongRow) return false;
   return info.name == "aten::_log_softmax" ||
          (info.name == "aten::_to_copy" && self.element_size() < 4);
+}
+
+bool may_begin_chain(const OpInfo& info, const c10::Stack& stack) {
+  for (const c10::IValue& value : std::span(stack).last(info.argument_count)) {
+    if (value.isTensor() && value.toTensor().defined()) return begins_chain(info, value.toTensor());
+  }
+  return false;
 }
 
 /// Where the meta kernel and the cut do not agree how the result lies, the kernel may agree with
@@ -77,7 +85,6 @@ std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& i
     return nullptr;
   }
   const bool all = manager.slice_mode() == SliceMode::kChains;
-  if (!all && !chain && !begins_chain(info, *first)) return nullptr;
   const c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
   const c10::impl::DisablePythonDispatcher no_python;
   auto [result, asked] =
@@ -159,7 +166,7 @@ bool Deferred::chains() const {
 
 bool Deferred::may_wait_here() const {
   if (!thread_state().access_scopes.empty() || thread_state().keeps > 0) return false;
-  if (!manager_.records_here() || manager_.capturing()) return false;
+  if (!manager_.records_here()) return false;
   // What helpers of other environments have computed depends on who has helped.
   return plain_environments() && float_environment() == 0;
 }
@@ -167,9 +174,7 @@ bool Deferred::may_wait_here() const {
 bool Deferred::defer_rows(const Entrances& entrances, const OpInfo& info,
                           const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op,
                           c10::DispatchKeySet keys, c10::Stack& stack) {
-  if (info.cut == nullptr || !chains() || c10::InferenceMode::is_enabled() || !may_wait_here()) {
-    return false;
-  }
+  if (info.cut == nullptr || !chains() || c10::InferenceMode::is_enabled()) return false;
   const std::uint64_t kind = kind_of_rows(info, stack);
   bool chain = false;  // or one of its kind has begun one
   {
@@ -182,6 +187,10 @@ bool Deferred::defer_rows(const Entrances& entrances, const OpInfo& info,
       chain = chain || (is_there && maker_of(storage_of(stack[i].toTensor()), UINT64_MAX));
     }
   }
+  if (!chain && manager_.slice_mode() != SliceMode::kChains && !may_begin_chain(info, stack)) {
+    return false;
+  }
+  if (!may_wait_here()) return false;  // it asks CUDA
   std::unique_ptr<Part> part = rows_that_may_wait(manager_, info, kernel, op, keys, stack, chain);
   if (!part) return false;
   note_waited(info, kind, /*begins=*/!chain);
