@@ -123,7 +123,8 @@ def enable(
             those that a plan chooses wait. ``"updates"``, ``"all"`` and ``"random"`` are for tests:
             without a plan, all that can wait does.
         other_algorithms: where the algorithm that cuDNN chooses for a convolution needs more memory
-            of its own than the limit, let the next one that PyTorch knows take its place, as in
+            of its own than the limit (or, where its tensors cannot lie in host memory meanwhile,
+            than the limit has left), let the next one that PyTorch knows take its place, as in
             PyTorch without LMS. Results then have other bits than on a larger device. By default
             there is an error instead.
         slices: operators whose parts are independent (softmax, pooling, everything that goes

@@ -320,7 +320,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("other_algorithms", "LMS_OTHER_ALGORITHMS", False, lambda v, _: parse_flag(v),
             "off",
             "where the algorithm that cuDNN chooses for a convolution needs more memory of its own "
-            "than the limit, the next one takes its place, as in PyTorch without LMS, with other "
+            "than the limit, or, where its tensors cannot lie in host memory meanwhile, than the "
+            "limit has left, the next one takes its place, as in PyTorch without LMS, with other "
             "bits than on a larger device; off: an error, with the limit that works"),
     Setting("slices", "LMS_SLICES", "auto", lambda v, _: parse_slices(v),
             "auto",

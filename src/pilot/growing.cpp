@@ -11,7 +11,8 @@ namespace lms {
 namespace {
 
 /// After a step as `last`: the planned one that is likelier to come than the same again, and begins
-/// alike. What the plan of the last leaves on the device is not what that one wants there.
+/// alike. What the plan of the last has still to do goes undone: it is made for the same step
+/// again, and what it leaves on the device is not what that one wants there.
 std::shared_ptr<Script> likely_next(const std::vector<std::shared_ptr<Script>>& scripts,
                                     const Succession& succession, const Script& last) {
   const std::uint64_t form = succession.other();
@@ -105,7 +106,11 @@ void Pilot::look_for_longer() {
 void Pilot::prefer_another() {
   const auto likely = likely_next(scripts_, succession_, *script_);
   if (likely && operators_ >= likely->shunned_until) {
-    return walk_along(likely, Walk(*likely), /*goes_on_timing=*/true);
+    timing_ = false;  // nothing has been timed yet
+    walk_along(likely, Walk(*likely), /*goes_on_timing=*/true);
+    timing_ = laps_due_ = timing_due();
+    if (timing_ && mode_ == Mode::kFollowing) walk_->keep_names();
+    return;
   }
   const bool is_left = script_->lengths.mostly_other() && !script_->is_part;
   if (!detours_.open() || script_->size() < kTellTale) return;

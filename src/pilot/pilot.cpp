@@ -36,6 +36,7 @@ void Pilot::start(const Options& options) {
   overheard_.stop();
   whole_.reset();
   growth_ = {};
+  succession_ = {};
   log_.set_marginal(kMarginal * options.min_block);
   outlook_.clear();
   scripts_.clear();

@@ -68,7 +68,7 @@ std::vector<std::uint64_t> beginnings(const StepLog& log, int least_often) {
     if (live(i) <= low) valley.push_back(i);
   }
   // Where the log ends in a valley, its bottom may be still to come.
-  if (last > first && live(last - 1) > high) end_valley();
+  if (live(last - 1) > low) end_valley();
   const Place* best = nullptr;
   for (const auto& [hash, place] : places) {
     if (place.valleys < least_often || place.valleys * 2 < valleys) continue;

@@ -60,14 +60,6 @@ at::Tensor falls_back(const at::Tensor& x) {
   }
 }
 
-/// A convolution that may run in place; PyTorch has it for GPUs alone.
-at::Tensor depthwise(const at::Tensor& x, const at::Tensor& /*weight*/,
-                     c10::SymIntArrayRef /*kernel*/, const std::optional<at::Tensor>& /*bias*/,
-                     c10::SymIntArrayRef /*stride*/, c10::SymIntArrayRef /*padding*/,
-                     c10::SymIntArrayRef /*dilation*/) {
-  return falls_back(x);
-}
-
 /// It has only algorithms that need too much, and an error of its own for that.
 at::Tensor never_fits(const at::Tensor& x) {
   for (const std::int64_t workspace : {8 * kMiB, 2 * kMiB}) {
@@ -79,6 +71,14 @@ at::Tensor never_fits(const at::Tensor& x) {
     }
   }
   TORCH_CHECK(false, "no algorithm was found");
+}
+
+/// A convolution that may run in place; PyTorch has it for GPUs alone. With a weight of one number
+/// none of its algorithms fits.
+at::Tensor depthwise(const at::Tensor& x, const at::Tensor& weight, c10::SymIntArrayRef /*kernel*/,
+                     const std::optional<at::Tensor>& /*bias*/, c10::SymIntArrayRef /*stride*/,
+                     c10::SymIntArrayRef /*padding*/, c10::SymIntArrayRef /*dilation*/) {
+  return weight.numel() == 1 ? never_fits(x) : falls_back(x);
 }
 
 at::Tensor outer(const at::Tensor& x) {
@@ -136,10 +136,11 @@ class OpRetry : public ::testing::Test {
     return managed.stat("device.bytes.current") == 0 && managed.stat("pinned.bytes.current") == 0;
   }
 
-  at::Tensor convolved() {
+  at::Tensor convolved() { return convolved(x); }
+  at::Tensor convolved(const at::Tensor& weight) {
     const std::vector<std::int64_t> sizes{1, 1, 1};
     const auto op = find_operator("aten::conv_depthwise3d");
-    return call(op, {x, x, sizes, c10::IValue(), sizes, sizes, sizes})[0].toTensor();
+    return call(op, {x, weight, sizes, c10::IValue(), sizes, sizes, sizes})[0].toTensor();
   }
 
   ManagedCpu managed{kMiB};
@@ -217,6 +218,20 @@ TEST_F(OpRetry, WithNoRoomInPlaceEitherAnotherAlgorithmRunsAsAWhole) {
   EXPECT_EQ(calls, 1) << "the thread remembers";
   EXPECT_EQ(managed.count("slices.in_place_bytes"), in_place);
   EXPECT_TRUE(all_may_leave());
+}
+
+TEST_F(OpRetry, WithNoRoomForAnyAlgorithmTheErrorIsOfTheLastOne) {
+  managed.set_host_limit(kMiB);
+  managed.allow_other_algorithms();
+  try {
+    (void)convolved(numbers(1, 1));
+    FAIL() << "it cannot fit";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_NE(error.msg().find("needs at least 2."), std::string::npos) << error.msg();
+    EXPECT_EQ(error.msg().find("other_algorithms=True"), std::string::npos) << error.msg();
+  }
+  EXPECT_EQ(managed.count("op_changes"), 0);
+  EXPECT_TRUE(all_may_leave()) << "the error left pins";
 }
 
 TEST_F(OpRetry, WithoutAnAlgorithmThatFitsTheErrorIsOurs) {

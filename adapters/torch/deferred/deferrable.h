@@ -106,8 +106,9 @@ bool has_plain_type(const at::Tensor& tensor);
 bool may_wait_for(EngineLock& lock, DeviceManager& manager, const at::Tensor& tensor);
 
 /// A call whose one result may wait for who uses it, row by row: a part that waits, whose result
-/// is its only `makes`. `chain`: it reads what waits likewise, and does not begin a chain. Null: it
-/// has to run now. What is small is copied: runs operators, in no operator.
+/// is its only `makes`. `chain`: it goes on with one, or one of its kind has begun one; else
+/// it begins one, by all that can be told of it. Null: it has to run now. What is small is copied:
+/// runs operators, in no operator.
 std::unique_ptr<Part> rows_that_may_wait(DeviceManager& manager, const OpInfo& info,
                                          const c10::SafeKernelFunction& kernel,
                                          const c10::OperatorHandle& op, c10::DispatchKeySet keys,

@@ -176,6 +176,10 @@ void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack, c10
   begin_anew(state);
   pilot.restart();
   if (!sliced->run(stack, /*tried=*/true)) {
+    if (!sliced->refused().empty()) {
+      throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                  sliced->refused());
+    }
     const std::string& full = sliced->why_full_below();
     const bool said = shortage != nullptr && !shortage->below.empty();
     if (!said && !full.empty()) {

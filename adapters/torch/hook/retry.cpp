@@ -1,5 +1,6 @@
 #include "adapters/torch/hook/retry.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include "adapters/torch/errors.h"
@@ -94,7 +95,9 @@ void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const 
   };
   const bool may_change =
       manager.may_change_algorithm(info, std::span(stack).last(info.argument_count));
-  const bool in_place_first = may_change && may_be_in_place();
+  // With cudnn.benchmark there is no first algorithm, and no bits to keep to (0009).
+  const bool has_first = !at::globalContext().benchmarkCuDNN();
+  const bool in_place_first = may_change && has_first && may_be_in_place();
   const Kernel running(state, info);
   if (!may_change || in_place_first) {
     kernel.callBoxed(op, keys, &stack);

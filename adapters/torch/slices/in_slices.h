@@ -58,6 +58,8 @@ class SlicedCall {
   /// Likewise, in parts, reading what has not been made row by row. False, with nothing changed, if
   /// that cannot be, or finds no room.
   bool run_by_rows(c10::Stack& stack, const UnmadeRows& rows);
+  /// What the last algorithm of all was refused, as a whole; empty: none was tried but the first.
+  [[nodiscard]] const std::string& refused() const { return refused_; }
   /// Why the tier below had no room for it, in parts or in place; empty: it had.
   [[nodiscard]] const std::string& why_full_below() const { return full_below_; }
   /// The blocks that it has made below, of which the pilot is to hear once the operator has ended:
@@ -108,6 +110,7 @@ class SlicedCall {
   Bytes lack_ = 0;            ///< of this call, tried as a whole
   std::vector<Born> born_;
   std::string full_below_;
+  std::string refused_;
 };
 
 }  // namespace lms::torch

@@ -240,7 +240,7 @@ InPlace::Outcome InPlace::run(What below, Bytes lack, std::vector<c10::IValue>& 
   take_results(stack);
   let_go();
   manager_.in_place_bytes += below_bytes_;
-  ++manager_.in_place_operators;
+  if (below_bytes_ > 0) ++manager_.in_place_operators;
   results.assign(stack.begin(), stack.end());
   return Outcome::kDone;
 }
