@@ -33,8 +33,8 @@ constexpr Bytes kLeastPart = 64 * kKiB;
 bool is_all(SliceMode mode) { return mode == SliceMode::kAll || mode == SliceMode::kChains; }
 
 /// `other`: by whatever algorithm finds room; null: by the first. False: there was none.
-bool run_call(InPlace& call, InPlace::What below, Bytes lack, WorkspaceRetry* other,
-              std::vector<c10::IValue>& results) {
+bool try_way(InPlace& call, InPlace::What below, Bytes lack, WorkspaceRetry* other,
+             std::vector<c10::IValue>& results) {
   ThreadState& state = thread_state();
   const WorkspaceRetryScope scope(state, other);
   try {
@@ -248,7 +248,7 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
     InPlace call(manager_, {info_, kernel_, op_, keys_}, arguments_);
     WorkspaceRetry other;
     std::vector<c10::IValue> results;
-    if (run_call(call, way->below, lack, way->any_algorithm ? &other : nullptr, results)) {
+    if (try_way(call, way->below, lack, way->any_algorithm ? &other : nullptr, results)) {
       if (!stress) manager_.slice_memory().set(number_, way->known, lack);
       if (!other.refused.empty()) manager_.algorithm_was_changed(info_);
       born_.assign(call.born().begin(), call.born().end());
