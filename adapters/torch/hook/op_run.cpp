@@ -176,18 +176,22 @@ void slice_instead(ThreadState& state, PilotScope& pilot, c10::Stack& stack, c10
   begin_anew(state);
   pilot.restart();
   if (!sliced->run(stack, /*tried=*/true)) {
-    if (!sliced->refused().empty()) {
-      throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                  sliced->refused());
-    }
     const std::string& full = sliced->why_full_below();
     const bool said = shortage != nullptr && !shortage->below.empty();
-    if (!said && !full.empty()) {
-      error.add_context(
+    const auto explain = [&](c10::Error& one) {
+      if (said || full.empty()) return;
+      one.add_context(
           "In parts, or on tensors where they lie below, it would have needed less, but there was "
           "no room below: " +
           full + ".");
+    };
+    if (!sliced->refused().empty()) {
+      c10::OutOfMemoryError last({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                 sliced->refused());
+      explain(last);
+      throw last;
     }
+    explain(error);
     throw;
   }
   pilot.note_born(sliced->born());

@@ -256,7 +256,7 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
       return true;
     }
     note_full_below(call.why_full_below());
-    if (way->below == What::kNothing) refused_ = other.refused;
+    if (refused_.empty()) refused_ = other.refused;
     manager_.pilot().restart_operator();
     if (call.contended() && ++refusals < kMostRefusals) continue;
     if (++way == kWays.end() || !may()) return false;

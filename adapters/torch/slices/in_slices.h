@@ -47,6 +47,7 @@ class SlicedCall {
 
   /// It is known not to fit as a whole, or is to run in slices, or in place, anyway.
   [[nodiscard]] bool at_once() const;
+  /// Its kernel can work on tensors where they lie below.
   [[nodiscard]] bool may_be_in_place() const;
   /// Runs it: what is on the stack from where its arguments were becomes the results. False, with
   /// nothing changed, if it can neither be cut nor work in place. `tried`: its kernel has run, and
@@ -58,7 +59,8 @@ class SlicedCall {
   /// Likewise, in parts, reading what has not been made row by row. False, with nothing changed, if
   /// that cannot be, or finds no room.
   bool run_by_rows(c10::Stack& stack, const UnmadeRows& rows);
-  /// What the last algorithm of all was refused, as a whole; empty: none was tried but the first.
+  /// What other algorithms than the first were refused, as a whole if it was tried so; empty: none
+  /// was tried.
   [[nodiscard]] const std::string& refused() const { return refused_; }
   /// Why the tier below had no room for it, in parts or in place; empty: it had.
   [[nodiscard]] const std::string& why_full_below() const { return full_below_; }
