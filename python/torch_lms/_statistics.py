@@ -118,6 +118,8 @@ TABLE: tuple[Statistic, ...] = (
     Statistic("host.bytes.reserved", "host memory that is pinned", "bytes", where="cuda"),
     Statistic("host.pending", "slots that wait for a copy before they are free", where="cuda"),
     Statistic("host.segments", "pieces in which host memory was pinned", where="cuda"),
+    Statistic("host.mapped", "host memory that has been pinned, each time that it was", "bytes",
+              where="cuda"),
     Statistic("host.moved", "moved within host memory, for a piece of it that is large enough",
               "bytes", where="cuda", title="moved within host memory"),
     Statistic("file.bytes.reserved", "length of the file", "bytes", where="cpu"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -141,6 +142,9 @@ class HostArena::Impl {
     return options;
   }
 
+  /// Whether idle segments may be given back for one of another size.
+  enum class Anew : std::uint8_t { kNo, kYes };
+
   char* obtain(Bytes n) {
     if (n > std::numeric_limits<Bytes>::max() - kAlignment) throw_full(n);
     const Bytes size = host_slot_bytes(n);
@@ -154,7 +158,7 @@ class HostArena::Impl {
         if (char* data = take_suiting(size)) return data;
         seen = returns_;
       }
-      if (char* data = grow(size)) return data;
+      if (char* data = grow(size, Anew::kNo)) return data;
       FencePtr oldest;
       {
         const std::lock_guard lock(mutex_);
@@ -165,8 +169,12 @@ class HostArena::Impl {
           continue;
         }
       }
-      if (!oldest) throw_full(size);
-      oldest->wait();
+      if (oldest) {
+        oldest->wait();
+        continue;
+      }
+      if (char* data = grow(size, Anew::kYes)) return data;
+      throw_full(size);
     }
   }
 
@@ -206,7 +214,7 @@ class HostArena::Impl {
 
   // Maps a segment and takes `size` bytes from it, if the limit allows one of a whole step; else
   // takes them from any that has them; null when none has, and none can be mapped.
-  char* grow(Bytes size) {
+  char* grow(Bytes size, Anew anew) {
     const std::lock_guard growing(grow_mutex_);
     Segments gone;
     {
@@ -218,7 +226,7 @@ class HostArena::Impl {
         if (char* data = take_any(size)) return data;
       }
       if (room < size) {
-        if (room + segments_.idle_bytes() < size) return nullptr;
+        if (anew == Anew::kNo || room + segments_.idle_bytes() < size) return nullptr;
         segments_.take_idle(size - room, gone);
       }
     }
@@ -248,6 +256,7 @@ class HostArena::Impl {
       HostSegment& added = *segment;
       segments_.add(std::move(segment));
       reserved_ -= std::exchange(counted, 0) - added.size();
+      mapped_ += added.size();
       return count(added.data() + *added.free.take(size), size);
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -276,6 +285,7 @@ class HostArena::Impl {
     s.peak_used = peak_used_;
     s.segments = static_cast<int>(segments_.all().size());
     s.fence_waits = fence_waits_;
+    s.mapped = mapped_;
     if (pinning_) {
       for (const auto& [data, segment] : segments_.all()) s.pinned += segment->size();
     }
@@ -305,6 +315,7 @@ class HostArena::Impl {
   HostSegments segments_;
   std::deque<Pending> pending_;
   Bytes reserved_ = 0;
+  Bytes mapped_ = 0;
   Bytes used_ = 0;
   Bytes peak_used_ = 0;
   Bytes pending_bytes_ = 0;

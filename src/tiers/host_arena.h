@@ -69,6 +69,7 @@ class HostArena {
     Bytes pending = 0;    ///< released, but their fence was not yet seen to be done
     Bytes peak_used = 0;  ///< most `used` since the start or reset_peak()
     int segments = 0;
+    Bytes mapped = 0;              ///< in all segments that there have been
     std::int64_t fence_waits = 0;  ///< times acquire() had to block for a fence
   };
 
@@ -91,9 +92,10 @@ class HostArena {
 
   /// A slot of at least `n` bytes (n >= 0), aligned to 4 KiB, contents unspecified. Takes the
   /// smallest free range of the oldest segment for such sizes that has one; else looks which fences
-  /// are done; else maps a segment; else takes the smallest free range of any; else gives wholly
-  /// free segments back if that makes room for one; else waits for fences of released slots, oldest
-  /// first; else throws TierFull (wanted, held, limit), with every live slot untouched.
+  /// are done; else maps a segment; else takes the smallest free range of any; else waits for
+  /// fences of released slots, oldest first; else gives wholly free segments back if that makes
+  /// room for one (to pin memory anew takes some 0.3 s a GiB); else throws TierFull (wanted, held,
+  /// limit), with every live slot untouched.
   [[nodiscard]] HostSlot acquire(Bytes n);
 
   /// For the case that what is free would hold `n` bytes, but not in one piece: chooses segments

@@ -248,6 +248,34 @@ TEST(HostArena, WaitsForFencesWhenNothingElseHelps) {
   EXPECT_EQ(second->waits, 1);
 }
 
+TEST(HostArena, WaitsForAFenceRatherThanPinAnew) {
+  const auto pinning = std::make_shared<RecordingPinning>();
+  HostArena arena(arena_options(8 * kMiB, 1 * kMiB), pinning);
+  auto large = arena.acquire(4 * kMiB);
+  const void* const place = large.data();
+  {
+    std::vector<HostSlot> small;
+    for (int i = 0; i < 4; ++i) small.push_back(arena.acquire(1 * kMiB));
+  }
+  const auto fence = std::make_shared<ManualFence>();
+  large.release(fence);
+  std::atomic<bool> taken = false;
+  std::thread device([&] {
+    while (fence->waits == 0 && !taken) std::this_thread::yield();
+    fence->signal();
+  });
+  large = arena.acquire(4 * kMiB);
+  taken = true;
+  device.join();
+  EXPECT_EQ(large.data(), place);
+  EXPECT_EQ(pinning->pins, 5) << "all of it was there";
+  EXPECT_EQ(arena.stats().mapped, 8 * kMiB);
+  // With nothing to wait for, what is idle makes room.
+  const auto another = arena.acquire(4 * kMiB);
+  EXPECT_EQ(pinning->pins, 6);
+  EXPECT_EQ(arena.stats().mapped, 12 * kMiB);
+}
+
 TEST(HostArena, AFailedPinLeavesNothingBehind) {
   const auto pinning = std::make_shared<RecordingPinning>();
   HostArena arena(arena_options(1 * kMiB, 256 * kKiB), pinning);

@@ -307,3 +307,8 @@ def test_on_cuda_as_far_as_the_host_sees() -> None:
 def test_temporaries_may_be_what_finds_no_room() -> None:
     """What fits is then used where it lies below, for the kernel's own memory to fit as well."""
     run_on_model("temporaries_on_model.py")
+
+
+def test_a_workspace_beyond_the_limit_lies_below() -> None:
+    """The first algorithm of a convolution keeps the bits; another one would not."""
+    run_on_model("workspace_on_model.py")

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "adapters/torch/cuda/cuda_manager.h"
+#include "adapters/torch/cuda/unused_memory.h"
 #include "adapters/torch/thread_state.h"
 
 namespace lms::torch {
@@ -110,6 +111,8 @@ bool CudaBelow::begin(Block& base, bool writes) {
   if (writes && block.slot_used) block.slot_used->block(current());
   return true;
 }
+
+Bytes CudaBelow::most_kept_by_libraries() const { return most_kept_by_cublas(); }
 
 c10::DataPtr CudaBelow::allocate(Bytes bytes) {
   HostSlot slot = mover_.take_slot(bytes);

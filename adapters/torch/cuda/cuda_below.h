@@ -25,6 +25,7 @@ class CudaBelow final : public Below {
   void wait(const Copy& copy) override;
   void end(Block& block, bool written) override;
 
+  [[nodiscard]] Bytes most_kept_by_libraries() const override;
   bool begin(Block& block, bool writes) override;
   c10::DataPtr allocate(Bytes bytes) override;
   Block* adopt(c10::StorageImpl& storage) override;

@@ -53,6 +53,7 @@ void CudaMover::add_stats(std::map<std::string, std::int64_t>& stats) const {
   stats["host.bytes.reserved"] = host.reserved;
   stats["host.pending"] = host.pending;
   stats["host.segments"] = host.segments;
+  stats["host.mapped"] = host.mapped;
   stats["host.moved"] = host_moved_.load();
 }
 

@@ -2,6 +2,9 @@
 
 #include <ATen/cuda/MemPool.h>
 
+#include <algorithm>
+#include <cstddef>
+
 #include "adapters/torch/cuda/bridge_allocator.h"
 #include "adapters/torch/cuda/native_stats.h"
 
@@ -9,6 +12,8 @@
 // builds has their headers.
 namespace at::cuda {
 void clearCublasWorkspaces();
+std::size_t getChosenWorkspaceSize();
+std::size_t getCUDABlasLtWorkspaceSize();
 }  // namespace at::cuda
 
 namespace lms::torch {
@@ -44,6 +49,11 @@ void give_back_unused(c10::Device device, Bytes limit, bool first) {
   if (!first || unused(device) <= worth || any_graph_or_pool()) return;
   at::cuda::clearCublasWorkspaces();
   native->emptyCache({0, 0});
+}
+
+Bytes most_kept_by_cublas() {
+  return static_cast<Bytes>(
+      std::max(at::cuda::getChosenWorkspaceSize(), at::cuda::getCUDABlasLtWorkspaceSize()));
 }
 
 }  // namespace lms::torch

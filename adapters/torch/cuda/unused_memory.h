@@ -15,4 +15,7 @@ namespace lms::torch {
 /// Under the registry's lock. No other thread may be in an operator meanwhile if `first`.
 void give_back_unused(c10::Device device, Bytes limit, bool first);
 
+/// The size of the largest workspace that cuBLAS, once it has needed one, keeps for its thread.
+Bytes most_kept_by_cublas();
+
 }  // namespace lms::torch

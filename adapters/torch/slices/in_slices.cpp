@@ -1,5 +1,7 @@
 #include "adapters/torch/slices/in_slices.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -204,7 +206,8 @@ bool SlicedCall::run_uncounted(c10::Stack& stack, bool tried) {
   using Whole = SliceMemory::Whole;
   const Whole whole = manager_.slice_memory().of(number_);
   const bool in_place = manager_.slice_mode() == SliceMode::kInPlace || whole == Whole::kInPlace ||
-                        whole == Whole::kAllBelow || whole == Whole::kLessWorkspace;
+                        whole == Whole::kAllBelow || whole == Whole::kWorkspaceBelow ||
+                        whole == Whole::kLessWorkspace;
   if (info_.cut != nullptr && !in_place && run_in_parts(stack)) return true;
   // Its kernel may have written some of what it writes.
   if (tried && !info_.may_rerun && info_.cut == nullptr) return false;
@@ -226,9 +229,10 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
     bool any_algorithm;
     Whole known;
   };
-  static constexpr std::array<Way, 4> kWays{{
+  static constexpr std::array<Way, 5> kWays{{
       {What::kSome, false, Whole::kInPlace},
       {What::kAll, false, Whole::kAllBelow},
+      {What::kWorkspace, false, Whole::kWorkspaceBelow},
       {What::kNothing, true, Whole::kUnknown},
       {What::kAll, true, Whole::kLessWorkspace},
   }};
@@ -239,10 +243,13 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
   if (known == Whole::kUnknown || way == kWays.end()) way = kWays.begin();
   // One that cannot be tried again has all the room that there is.
   if (way->below == What::kSome && (stress || (!info_.may_rerun && info_.cut == nullptr))) ++way;
-  const auto may = [&] {
-    return !way->any_algorithm || manager_.may_change_algorithm(info_, arguments_);
+  const auto may = [&](const Way& way) {
+    if (way.any_algorithm) return manager_.may_change_algorithm(info_, arguments_);
+    // With cudnn.benchmark every algorithm would be timed, with a workspace over the link.
+    return way.below != What::kWorkspace ||
+           (info_.has_algorithms && !at::globalContext().benchmarkCuDNN());
   };
-  if (!may()) way = kWays.begin() + 1;
+  if (!may(*way)) way = kWays.begin() + 1;
   const Bytes lack = std::max(lack_, manager_.slice_memory().lack_of(number_));
   for (int refusals = 0;;) {
     InPlace call(manager_, {info_, kernel_, op_, keys_}, arguments_);
@@ -259,7 +266,8 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
     if (refused_.empty()) refused_ = other.refused;
     manager_.pilot().restart_operator();
     if (call.contended() && ++refusals < kMostRefusals) continue;
-    if (++way == kWays.end() || !may()) return false;
+    way = std::find_if(way + 1, kWays.end(), [&](const Way& next) { return may(next); });
+    if (way == kWays.end()) return false;
   }
 }
 

@@ -88,9 +88,12 @@ c10::DataPtr InPlace::allocate(const DeviceManager& manager, Bytes bytes, bool r
     return std::ranges::find(all, bytes) != all.end();
   };
   const bool once = called_.info.in_place == InPlaceRule::kReadsOnce;
-  const bool may = among(results_) || below_.like_memory() || (once && bytes >= kLeastTemporary);
   const bool fits = there_ + manager_.room_of(bytes) <= room_;
-  if (!may || (fits && !refused && !all_ && !among(wanted_))) {
+  const bool lacks = !fits || refused;
+  const bool workspace = workspace_ && lacks && bytes > below_.most_kept_by_libraries();
+  const bool may =
+      among(results_) || below_.like_memory() || (once && bytes >= kLeastTemporary) || workspace;
+  if (!may || (!lacks && !all_ && !among(wanted_))) {
     if (!refused) there_ += manager_.room_of(bytes);
     return {};
   }
@@ -131,7 +134,8 @@ std::vector<InPlace::Operand> InPlace::operands() {
 
 std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
   std::vector<Operand> chosen = operands();
-  all_ = below == What::kAll;
+  workspace_ = below == What::kWorkspace;
+  all_ = below == What::kAll || workspace_;
   wanted_.clear();
   results_ = foreseen_results(manager_, called_.op, arguments_);
   EngineLock lock = manager_.engine().lock();

@@ -35,6 +35,8 @@ class InPlace {
     kNothing,  ///< but a result that finds no room
     kSome,     ///< what does not fit: results first, then large operands
     kAll,      ///< whatever can be
+    /// and what a convolution allocates besides, if it finds no room: the workspace of an algorithm
+    kWorkspace,
   };
   /// `lack`: how much more than the limit all of it asks for, with the kernel's own memory; 0: the
   /// kernel's is not known.
@@ -77,6 +79,7 @@ class InPlace {
   std::vector<Bytes> results_;  ///< as its meta kernel has them
   std::vector<Bytes> wanted_;   ///< of these, those that are to be below
   bool all_ = false;
+  bool workspace_ = false;
   bool contended_ = false;
   Bytes room_ = 0;  ///< on the device, for all of it
   /// What is there of it, with all that has been allocated there, as plans count it.

@@ -28,9 +28,10 @@ class SliceMemory {
     kUnknown,  ///< it has not been tried
     kSome,     ///< not all; as many as find room
     kNone,
-    kInPlace,        ///< it runs in place, with some of its tensors on the device
-    kAllBelow,       ///< in place, with none
-    kLessWorkspace,  ///< likewise, and by another algorithm than the one that comes first
+    kInPlace,         ///< it runs in place, with some of its tensors on the device
+    kAllBelow,        ///< in place, with none
+    kWorkspaceBelow,  ///< likewise, nor its kernel's own memory
+    kLessWorkspace,   ///< likewise, and by another algorithm than the one that comes first
   };
   [[nodiscard]] Whole of(std::uint64_t call) const;
   /// How much more room than the limit the call as a whole has asked for; 0: nobody knows.
