@@ -8,6 +8,8 @@
 #include <exception>
 #include <utility>
 
+#include "adapters/torch/operators/convolution_results.h"
+
 namespace lms::torch {
 namespace {
 
@@ -117,7 +119,7 @@ std::vector<Bytes> result_bytes(const c10::OperatorHandle& op,
   for (const at::Tensor& tensor : run_meta(op, arguments, device).first) {
     bytes.push_back(static_cast<Bytes>(tensor.storage().nbytes()));
   }
-  return bytes;
+  return bytes.empty() ? convolution_results(op, arguments) : bytes;
 }
 
 std::vector<at::Tensor> results_foreseen(const c10::OperatorHandle& op,

@@ -90,7 +90,8 @@ c10::DataPtr InPlace::allocate(const DeviceManager& manager, Bytes bytes, bool r
   const bool once = called_.info.in_place == InPlaceRule::kReadsOnce;
   const bool fits = there_ + manager_.room_of(bytes) <= room_;
   const bool lacks = !fits || refused;
-  const bool workspace = workspace_ && lacks && bytes > below_.most_kept_by_libraries();
+  // A workspace may take the place of one that is gone: only the device knows.
+  const bool workspace = workspace_ && refused && bytes > below_.most_kept_by_libraries();
   const bool may =
       among(results_) || below_.like_memory() || (once && bytes >= kLeastTemporary) || workspace;
   if (!may || (!lacks && !all_ && !among(wanted_))) {
