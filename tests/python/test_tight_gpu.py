@@ -67,22 +67,20 @@ def test_it_goes_on_only_if_the_user_allows_another_algorithm(kernel: int) -> No
         torch.testing.assert_close(first, expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_a_workspace_beyond_the_limit_changes_no_bit(channels_last: bool) -> None:
+def test_a_workspace_beyond_the_limit_changes_no_bit() -> None:
     """It lies in host memory, with all that the convolution reads and makes."""
-    flags = torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=True)
-    with flags:
+    with torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=True):
         torch.cuda.empty_cache()
-        layer = torch.nn.Conv2d(64, 64, 3, padding=1).cuda()
-        x = torch.rand(1, 64, 1024, 1024, device="cuda")
-        if channels_last:
-            x = x.to(memory_format=torch.channels_last)
-        x.requires_grad_()
+        layer = torch.nn.Conv3d(16, 16, 3, padding=1).cuda()
+        x = torch.rand(1, 16, 160, 160, 160, device="cuda").requires_grad_()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         with torch.no_grad():
             workspace = -layer(x).nbytes
         workspace += torch.cuda.max_memory_allocated() - before
+        limit = workspace * 3 // 4 - x.nbytes  # beside x, which is there already
+        if limit < 64 * MIB:
+            pytest.skip(f"cuDNN takes a workspace of {workspace} bytes here")
 
         def step() -> list[torch.Tensor]:
             layer.zero_grad()
@@ -92,14 +90,15 @@ def test_a_workspace_beyond_the_limit_changes_no_bit(channels_last: bool) -> Non
             return [t.detach().cpu() for t in (y, x.grad, layer.weight.grad, layer.bias.grad)]
 
         expected = step()
+        layer.zero_grad()
         x.grad = None
-        limit = max(workspace * 3 // 4, 128 * MIB)
+        torch.cuda.empty_cache()
         with harness.managed("cuda", limit=limit, min_block="1MiB") as package:
             for _ in range(2):
                 got = step()
                 assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
             stats = package.memory_stats("cuda")
+        assert stats["limit"] < workspace
         assert stats["op_changes"] == 0
+        assert stats["slices.in_place"] > 0
         assert stats["device.bytes.peak"] <= stats["limit"]
-        if workspace > limit:
-            assert stats["slices.in_place"] > 0
