@@ -56,9 +56,10 @@ struct Options {
   /// without a plan: "updates" (all of them wait), "all" (every operator in place that can) and
   /// "random" (and some run at random).
   std::string deferred_updates = "auto";
-  /// Where the algorithm that cuDNN chooses for a convolution needs more memory than the limit has
-  /// for anything, the next one that PyTorch knows may take its place, as in PyTorch without LMS.
-  /// Results then have other bits than on a larger device; by default there is an error instead.
+  /// Where the algorithm that cuDNN chooses for a convolution finds no room for what it needs of
+  /// its own, neither on the device nor in host memory, the next one that PyTorch knows may take
+  /// its place, as in PyTorch without LMS. Results then have other bits than on a larger device; by
+  /// default there is an error instead.
   bool other_algorithms = false;
 };
 

@@ -122,11 +122,10 @@ def enable(
             that PyTorch does not see may read weights where they lie. ``"chosen"``: no others than
             those that a plan chooses wait. ``"updates"``, ``"all"`` and ``"random"`` are for tests:
             without a plan, all that can wait does.
-        other_algorithms: where the algorithm that cuDNN chooses for a convolution needs more memory
-            of its own than the limit (or, where its tensors cannot lie in host memory meanwhile,
-            than the limit has left), let the next one that PyTorch knows take its place, as in
-            PyTorch without LMS. Results then have other bits than on a larger device. By default
-            there is an error instead.
+        other_algorithms: where the algorithm that cuDNN chooses for a convolution finds no room for
+            what it needs of its own, on the device or, where it may lie there, in host memory, let
+            the next one that PyTorch knows take its place, as in PyTorch without LMS. Results then
+            have other bits than on a larger device. By default there is an error instead.
         slices: operators whose parts are independent (softmax, pooling, everything that goes
             element by element) run part by part, with the same bits, where they do not fit as a
             whole; what cannot be cut (convolutions, matrix products) works, as the last resort,

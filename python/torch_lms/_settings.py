@@ -319,10 +319,10 @@ TABLE: tuple[Setting, ...] = (
             "them wait), all (every operator in place that can), random (and some run at random)"),
     Setting("other_algorithms", "LMS_OTHER_ALGORITHMS", False, lambda v, _: parse_flag(v),
             "off",
-            "where the algorithm that cuDNN chooses for a convolution needs more memory of its own "
-            "than the limit, or, where its tensors cannot lie in host memory meanwhile, than the "
-            "limit has left, the next one takes its place, as in PyTorch without LMS, with other "
-            "bits than on a larger device; off: an error, with the limit that works"),
+            "where the algorithm that cuDNN chooses for a convolution finds no room for what it "
+            "needs of its own, on the device or, where it may lie there, in host memory, the next "
+            "one takes its place, as in PyTorch without LMS, with other bits than on a larger "
+            "device; off: an error, with the limit that works"),
     Setting("slices", "LMS_SLICES", "auto", lambda v, _: parse_slices(v),
             "auto",
             "operators whose parts are independent run part by part, with the same bits: parts: "

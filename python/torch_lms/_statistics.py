@@ -79,7 +79,8 @@ TABLE: tuple[Statistic, ...] = (
               "there as a whole", title="operators row by row"),
     Statistic("slices.in_place", "operators that worked on tensors where they lie in the tier "
               "below, as nothing else fitted", title="operators in place"),
-    Statistic("slices.in_place_bytes", "of these tensors", "bytes", title="used in place"),
+    Statistic("slices.in_place_bytes", "of these tensors, and of convolutions' workspaces",
+              "bytes", title="used in place"),
     Statistic("plan.shapes", "different steps that are known"),
     Statistic("plan.planned", "of those, planned", title="steps planned"),
     Statistic("plan.kept", "of those, with a plan of an earlier start"),

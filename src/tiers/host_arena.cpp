@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -148,7 +149,8 @@ class HostArena::Impl {
   char* obtain(Bytes n) {
     if (n > std::numeric_limits<Bytes>::max() - kAlignment) throw_full(n);
     const Bytes size = host_slot_bytes(n);
-    for (;;) {
+    std::size_t patience = 0;  // others may go on releasing
+    for (bool first = true;; first = false) {
       std::uint64_t seen = 0;
       {
         std::vector<FencePtr> done;
@@ -157,8 +159,17 @@ class HostArena::Impl {
         recycle(done);
         if (char* data = take_suiting(size)) return data;
         seen = returns_;
+        if (first) patience = pending_.size();
       }
       if (char* data = grow(size, Anew::kNo)) return data;
+      if (patience > 0) {
+        --patience;
+        if (const FencePtr fence = fence_worth_waiting_for(size)) {
+          fence->wait();
+          continue;
+        }
+      }
+      if (char* data = grow(size, Anew::kYes)) return data;
       FencePtr oldest;
       {
         const std::lock_guard lock(mutex_);
@@ -169,13 +180,23 @@ class HostArena::Impl {
           continue;
         }
       }
-      if (oldest) {
-        oldest->wait();
-        continue;
-      }
-      if (char* data = grow(size, Anew::kYes)) return data;
-      throw_full(size);
+      if (!oldest) throw_full(size);
+      oldest->wait();
     }
+  }
+
+  // The oldest of a segment that may hold `size` bytes in one piece once its slots have returned.
+  FencePtr fence_worth_waiting_for(Bytes size) {
+    const std::lock_guard lock(mutex_);
+    std::map<const HostSegment*, Bytes> returning;
+    for (const Pending& one : pending_) returning[&segments_.of(one.data)] += one.size;
+    for (const Pending& one : pending_) {
+      const HostSegment& segment = segments_.of(one.data);
+      if (segment.closed || segment.free.free_bytes() + returning[&segment] < size) continue;
+      ++fence_waits_;
+      return one.fence;
+    }
+    return nullptr;
   }
 
   // Returns the fences of what it recycled, to be dropped by the caller without the lock.

@@ -93,9 +93,10 @@ class HostArena {
   /// A slot of at least `n` bytes (n >= 0), aligned to 4 KiB, contents unspecified. Takes the
   /// smallest free range of the oldest segment for such sizes that has one; else looks which fences
   /// are done; else maps a segment; else takes the smallest free range of any; else waits for
-  /// fences of released slots, oldest first; else gives wholly free segments back if that makes
-  /// room for one (to pin memory anew takes some 0.3 s a GiB); else throws TierFull (wanted, held,
-  /// limit), with every live slot untouched.
+  /// fences of released slots whose segment may have room then; else gives wholly free segments
+  /// back if that makes room for one (to pin memory anew takes some 0.3 s a GiB); else waits for
+  /// the other fences, oldest first; else throws TierFull (wanted, held, limit), with every live
+  /// slot untouched.
   [[nodiscard]] HostSlot acquire(Bytes n);
 
   /// For the case that what is free would hold `n` bytes, but not in one piece: chooses segments

@@ -77,8 +77,10 @@ TEST(ConvolutionResults, NothingIsForeseenOfWhatDoesNotGoTogether) {
   const at::Tensor weight = at::randn({6, 4, 5, 5});
   const Sizes one{1, 1};
   const Sizes none{0, 0};
-  const c10::Stack arguments{input, weight, c10::IValue(), one, none, one, false, none, 1};
-  EXPECT_TRUE(result_bytes(forward, arguments, at::kCPU).empty());
+  for (const Sizes& stride : {one, Sizes{4, 4}}) {
+    const c10::Stack arguments{input, weight, c10::IValue(), stride, none, one, false, none, 1};
+    EXPECT_TRUE(result_bytes(forward, arguments, at::kCPU).empty());
+  }
 }
 
 }  // namespace

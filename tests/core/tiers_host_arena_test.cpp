@@ -276,6 +276,31 @@ TEST(HostArena, WaitsForAFenceRatherThanPinAnew) {
   EXPECT_EQ(arena.stats().mapped, 12 * kMiB);
 }
 
+TEST(HostArena, DoesNotWaitForWhatCanNotHelp) {
+  const auto pinning = std::make_shared<RecordingPinning>();
+  HostArena arena(arena_options(8 * kMiB, 2 * kMiB), pinning);
+  const auto fence = std::make_shared<ManualFence>();
+  const auto busy = arena.acquire(1 * kMiB);
+  auto beside = arena.acquire(1 * kMiB);
+  {
+    const auto one = arena.acquire(2 * kMiB);
+    const auto two = arena.acquire(2 * kMiB);
+    const auto three = arena.acquire(2 * kMiB);
+  }
+  beside.release(fence);  // its segment is too small, and in use
+  const auto large = arena.acquire(6 * kMiB);
+  EXPECT_EQ(fence->waits, 0);
+  EXPECT_EQ(pinning->pins, 5) << "the three that were idle make room";
+  // Where nothing else is left, it is waited for all the same.
+  std::thread device([&] {
+    while (fence->waits == 0) std::this_thread::yield();
+    fence->signal();
+  });
+  EXPECT_THROW((void)arena.acquire(2 * kMiB), TierFull);
+  device.join();
+  EXPECT_EQ(arena.stats().fence_waits, 1);
+}
+
 TEST(HostArena, AFailedPinLeavesNothingBehind) {
   const auto pinning = std::make_shared<RecordingPinning>();
   HostArena arena(arena_options(1 * kMiB, 256 * kKiB), pinning);

@@ -43,7 +43,7 @@ std::vector<Bytes> forward(std::span<const c10::IValue> arguments) {
     const auto at = static_cast<std::int64_t>(i) + 2;
     const std::int64_t reach = (*dilation)[i] * (weight.size(at) - 1);
     const std::int64_t free = 2 * (*padding)[i] - reach;
-    if ((*stride)[i] <= 0) return {};
+    if ((*stride)[i] <= 0 || (!transposed && input.size(at) + free <= 0)) return {};
     const std::int64_t size = transposed
                                   ? (input.size(at) - 1) * (*stride)[i] - free + (*more)[i] + 1
                                   : (input.size(at) + free - 1) / (*stride)[i] + 1;

@@ -60,7 +60,7 @@ class Below {
 
   /// To kernels it is like memory of the device, but for its speed.
   [[nodiscard]] virtual bool like_memory() const { return false; }
-  /// No allocation that a library keeps for other calls is larger: such memory is never to be here.
+  /// No allocation that a library keeps for other calls is larger. Here it would slow all of them.
   [[nodiscard]] virtual Bytes most_kept_by_libraries() const { return 0; }
   /// What the current stream does from now on, until end(), may use the lent block where it lies.
   /// False: kernels cannot.

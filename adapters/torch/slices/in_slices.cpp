@@ -247,7 +247,8 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
     if (way.any_algorithm) return manager_.may_change_algorithm(info_, arguments_);
     // With cudnn.benchmark every algorithm would be timed, with a workspace over the link.
     return way.below != What::kWorkspace ||
-           (info_.has_algorithms && !at::globalContext().benchmarkCuDNN());
+           (info_.has_algorithms && !manager_.below()->like_memory() &&
+            !at::globalContext().benchmarkCuDNN());
   };
   if (!may(*way)) way = kWays.begin() + 1;
   const Bytes lack = std::max(lack_, manager_.slice_memory().lack_of(number_));
