@@ -15,7 +15,7 @@ using testing::find_operator;
 
 using Sizes = std::vector<std::int64_t>;
 
-struct Convolution {
+struct SomeConvolution {
   Sizes input;
   Sizes weight;
   Sizes stride;
@@ -27,7 +27,7 @@ struct Convolution {
 };
 
 /// `wanted`: a bit for each; some kernels of the CPU make others as well.
-std::vector<Bytes> bytes_of(const c10::Stack& results, unsigned wanted) {
+std::vector<Bytes> bytes_made(const c10::Stack& results, unsigned wanted) {
   std::vector<Bytes> bytes;
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (((wanted >> i) & 1U) == 0) continue;
@@ -37,7 +37,7 @@ std::vector<Bytes> bytes_of(const c10::Stack& results, unsigned wanted) {
 }
 
 TEST(ConvolutionResults, AreWhatTheKernelsMake) {
-  const std::vector<Convolution> all = {
+  const std::vector<SomeConvolution> all = {
       {{2, 4, 9, 7}, {6, 4, 3, 3}, {1, 1}, {1, 1}, {1, 1}},
       {{2, 4, 9, 7}, {6, 4, 3, 3}, {2}, {1}, {1}},
       {{1, 4, 9, 8, 7}, {6, 4, 3, 2, 1}, {2, 1, 3}, {1, 0, 0}, {1, 2, 1}},
@@ -48,14 +48,14 @@ TEST(ConvolutionResults, AreWhatTheKernelsMake) {
   };
   const auto forward = find_operator("aten::convolution");
   const auto backward = find_operator("aten::convolution_backward");
-  for (const Convolution& one : all) {
+  for (const SomeConvolution& one : all) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor input = at::randn(one.input).to(type);
       const at::Tensor weight = at::randn(one.weight).to(type);
       c10::Stack arguments{input,        weight,         c10::IValue(), one.stride, one.padding,
                            one.dilation, one.transposed, one.more,      one.groups};
       const c10::Stack made = call(forward, arguments);
-      EXPECT_EQ(result_bytes(forward, arguments, at::kCPU), bytes_of(made, 1)) << input.sizes();
+      EXPECT_EQ(result_bytes(forward, arguments, at::kCPU), bytes_made(made, 1)) << input.sizes();
       const at::Tensor gradient = at::randn(made[0].toTensor().sizes()).to(type);
       const Sizes biases{gradient.size(1)};
       for (unsigned mask = 1; mask < 8; ++mask) {
@@ -64,7 +64,7 @@ TEST(ConvolutionResults, AreWhatTheKernelsMake) {
         arguments = {gradient,     input,          weight,   biases,     one.stride, one.padding,
                      one.dilation, one.transposed, one.more, one.groups, wanted};
         EXPECT_EQ(result_bytes(backward, arguments, at::kCPU),
-                  bytes_of(call(backward, arguments), mask))
+                  bytes_made(call(backward, arguments), mask))
             << input.sizes() << " mask " << mask;
       }
     }

@@ -54,7 +54,7 @@ def main() -> None:
         torch.backends.cudnn.benchmark = False
         # What may be cuBLAS's, which keeps it for ever, would slow every later product down.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:128"  # 512 MiB
-        torch_lms.enable(**settings | {"other_algorithms": False})
+        torch_lms.enable(**settings | {"other_algorithms": False, "host_limit": "2GiB"})
         kernel.wants([large])
         with pytest.raises(torch.OutOfMemoryError, match="conv_depthwise3d needs at least"):
             convolved(x)

@@ -35,7 +35,7 @@ class InPlace {
     kNothing,  ///< but a result that finds no room
     kSome,     ///< what does not fit: results first, then large operands
     kAll,      ///< whatever can be
-    /// and what a convolution allocates besides, if it finds no room: the workspace of an algorithm
+    /// likewise, and what a convolution allocates besides, if it finds no room: its workspace
     kWorkspace,
   };
   /// `lack`: how much more than the limit all of it asks for, with the kernel's own memory; 0: the
