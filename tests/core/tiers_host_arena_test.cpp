@@ -4,15 +4,10 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -28,73 +23,11 @@ namespace {
 
 using testing::arena_options;
 using testing::copy_to;
+using testing::ManualFence;
 using testing::message_of;
 using testing::pattern;
+using testing::RecordingPinning;
 using testing::same;
-
-/// Knows what is pinned; can be told to fail.
-class RecordingPinning : public HostPinning {
- public:
-  void pin(void* p, std::size_t n) override {
-    const std::lock_guard lock(mutex_);
-    if (fail) throw Error("no more pinning");
-    ranges_.emplace(static_cast<char*>(p), n);
-    ++pins;
-  }
-  void unpin(void* p, std::size_t n) noexcept override {
-    const std::lock_guard lock(mutex_);
-    const auto it = ranges_.find(static_cast<char*>(p));
-    if (it == ranges_.end() || it->second != n) {
-      ++wrong;
-      return;
-    }
-    ranges_.erase(it);
-  }
-  bool holds(const void* p, Bytes n) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [begin, size] : ranges_) {
-      const char* q = static_cast<const char*>(p);
-      if (q >= begin && q + n <= begin + size) return true;
-    }
-    return false;
-  }
-  std::size_t ranges() {
-    const std::lock_guard lock(mutex_);
-    return ranges_.size();
-  }
-
-  std::atomic<bool> fail = false;
-  std::atomic<int> pins = 0;
-  std::atomic<int> wrong = 0;
-
- private:
-  std::mutex mutex_;
-  std::map<char*, std::size_t> ranges_;
-};
-
-class ManualFence : public Fence {
- public:
-  bool done() override {
-    const std::lock_guard lock(mutex_);
-    return done_;
-  }
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    ++waits;
-    changed_.wait(lock, [this] { return done_; });
-  }
-  void signal() {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-    changed_.notify_all();
-  }
-  std::atomic<int> waits = 0;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-};
 
 TEST(HostArena, ASlotTakesItsSizeRoundedToFourKiB) {
   HostArena arena(arena_options(1 * kMiB, 64 * kKiB), nullptr);
@@ -205,102 +138,6 @@ TEST(HostArena, TrimGivesOnlyFreeSegmentsBack) {
   EXPECT_EQ(arena.stats().segments, 1);
 }
 
-TEST(HostArena, MemoryIsNotUsedAgainBeforeItsFence) {
-  HostArena arena(arena_options(64 * kKiB, 32 * kKiB), nullptr);
-  auto slot = arena.acquire(32 * kKiB);
-  void* const place = slot.data();
-  const auto fence = std::make_shared<ManualFence>();
-  slot.release(fence);
-  EXPECT_FALSE(slot);
-  EXPECT_EQ(arena.stats().used, 0);
-  EXPECT_EQ(arena.stats().pending, 32 * kKiB);
-  auto other = arena.acquire(32 * kKiB);
-  EXPECT_NE(other.data(), place);
-  arena.trim();
-  EXPECT_EQ(arena.stats().reserved, 64 * kKiB);
-  fence->signal();
-  const auto again = arena.acquire(32 * kKiB);
-  EXPECT_EQ(again.data(), place);
-  EXPECT_EQ(fence->waits, 0);
-  EXPECT_EQ(arena.stats().pending, 0);
-}
-
-TEST(HostArena, WaitsForFencesWhenNothingElseHelps) {
-  HostArena arena(arena_options(32 * kKiB, 32 * kKiB), nullptr);
-  const auto first = std::make_shared<ManualFence>();
-  const auto second = std::make_shared<ManualFence>();
-  {
-    auto a = arena.acquire(16 * kKiB);
-    auto b = arena.acquire(16 * kKiB);
-    a.release(first);
-    b.release(second);
-  }
-  std::thread device([&] {
-    while (first->waits == 0) std::this_thread::yield();
-    first->signal();
-    while (second->waits == 0) std::this_thread::yield();
-    second->signal();
-  });
-  const auto all = arena.acquire(32 * kKiB);
-  device.join();
-  EXPECT_EQ(arena.stats().fence_waits, 2);
-  EXPECT_EQ(first->waits, 1);
-  EXPECT_EQ(second->waits, 1);
-}
-
-TEST(HostArena, WaitsForAFenceRatherThanPinAnew) {
-  const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(arena_options(8 * kMiB, 1 * kMiB), pinning);
-  auto large = arena.acquire(4 * kMiB);
-  const void* const place = large.data();
-  {
-    std::vector<HostSlot> small;
-    for (int i = 0; i < 4; ++i) small.push_back(arena.acquire(1 * kMiB));
-  }
-  const auto fence = std::make_shared<ManualFence>();
-  large.release(fence);
-  std::atomic<bool> taken = false;
-  std::thread device([&] {
-    while (fence->waits == 0 && !taken) std::this_thread::yield();
-    fence->signal();
-  });
-  large = arena.acquire(4 * kMiB);
-  taken = true;
-  device.join();
-  EXPECT_EQ(large.data(), place);
-  EXPECT_EQ(pinning->pins, 5) << "all of it was there";
-  EXPECT_EQ(arena.stats().mapped, 8 * kMiB);
-  // With nothing to wait for, what is idle makes room.
-  const auto another = arena.acquire(4 * kMiB);
-  EXPECT_EQ(pinning->pins, 6);
-  EXPECT_EQ(arena.stats().mapped, 12 * kMiB);
-}
-
-TEST(HostArena, DoesNotWaitForWhatCanNotHelp) {
-  const auto pinning = std::make_shared<RecordingPinning>();
-  HostArena arena(arena_options(8 * kMiB, 2 * kMiB), pinning);
-  const auto fence = std::make_shared<ManualFence>();
-  const auto busy = arena.acquire(1 * kMiB);
-  auto beside = arena.acquire(1 * kMiB);
-  {
-    const auto one = arena.acquire(2 * kMiB);
-    const auto two = arena.acquire(2 * kMiB);
-    const auto three = arena.acquire(2 * kMiB);
-  }
-  beside.release(fence);  // its segment is too small, and in use
-  const auto large = arena.acquire(6 * kMiB);
-  EXPECT_EQ(fence->waits, 0);
-  EXPECT_EQ(pinning->pins, 5) << "the three that were idle make room";
-  // Where nothing else is left, it is waited for all the same.
-  std::thread device([&] {
-    while (fence->waits == 0) std::this_thread::yield();
-    fence->signal();
-  });
-  EXPECT_THROW((void)arena.acquire(2 * kMiB), TierFull);
-  device.join();
-  EXPECT_EQ(arena.stats().fence_waits, 1);
-}
-
 TEST(HostArena, AFailedPinLeavesNothingBehind) {
   const auto pinning = std::make_shared<RecordingPinning>();
   HostArena arena(arena_options(1 * kMiB, 256 * kKiB), pinning);
@@ -328,23 +165,6 @@ TEST(HostArena, SlotsOutliveTheArena) {
   survivor = HostSlot();
   EXPECT_EQ(pinning->ranges(), 0U);
   EXPECT_EQ(pinning->wrong, 0);
-}
-
-TEST(HostArena, TheEndWaitsForTheDevice) {
-  const auto pinning = std::make_shared<RecordingPinning>();
-  const auto fence = std::make_shared<ManualFence>();
-  auto arena = std::make_optional<HostArena>(arena_options(1 * kMiB, 64 * kKiB), pinning);
-  arena->acquire(1).release(fence);
-  std::atomic<std::size_t> pinned_when_done = 0;
-  std::thread device([&] {
-    while (fence->waits == 0) std::this_thread::yield();
-    pinned_when_done = pinning->ranges();
-    fence->signal();
-  });
-  arena.reset();
-  device.join();
-  EXPECT_EQ(pinned_when_done, 1U);
-  EXPECT_EQ(pinning->ranges(), 0U);
 }
 
 TEST(HostArena, ALowerLimitTakesEffectAsSlotsReturn) {

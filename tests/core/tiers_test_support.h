@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,5 +90,69 @@ std::string message_of(Action&& action) {
   ADD_FAILURE() << "nothing was thrown";
   return "";
 }
+
+/// Knows what is pinned; can be told to fail.
+class RecordingPinning : public HostPinning {
+ public:
+  void pin(void* p, std::size_t n) override {
+    const std::lock_guard lock(mutex_);
+    if (fail) throw Error("no more pinning");
+    ranges_.emplace(static_cast<char*>(p), n);
+    ++pins;
+  }
+  void unpin(void* p, std::size_t n) noexcept override {
+    const std::lock_guard lock(mutex_);
+    const auto it = ranges_.find(static_cast<char*>(p));
+    if (it == ranges_.end() || it->second != n) {
+      ++wrong;
+      return;
+    }
+    ranges_.erase(it);
+  }
+  bool holds(const void* p, Bytes n) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [begin, size] : ranges_) {
+      const char* q = static_cast<const char*>(p);
+      if (q >= begin && q + n <= begin + size) return true;
+    }
+    return false;
+  }
+  std::size_t ranges() {
+    const std::lock_guard lock(mutex_);
+    return ranges_.size();
+  }
+
+  std::atomic<bool> fail = false;
+  std::atomic<int> pins = 0;
+  std::atomic<int> wrong = 0;
+
+ private:
+  std::mutex mutex_;
+  std::map<char*, std::size_t> ranges_;
+};
+
+class ManualFence : public Fence {
+ public:
+  bool done() override {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    ++waits;
+    changed_.wait(lock, [this] { return done_; });
+  }
+  void signal() {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    changed_.notify_all();
+  }
+  std::atomic<int> waits = 0;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+};
 
 }  // namespace lms::testing

@@ -76,7 +76,7 @@ class InPlace {
   const CalledKernel called_;
   const c10::Stack& arguments_;
   std::vector<Operand> lent_;
-  std::vector<Bytes> results_;  ///< as its meta kernel has them
+  std::vector<Bytes> results_;  ///< foreseen_results()
   std::vector<Bytes> wanted_;   ///< of these, those that are to be below
   bool all_ = false;
   bool workspace_ = false;
@@ -92,7 +92,7 @@ class InPlace {
 /// Of the thread's call in place, if it runs one: InPlace::allocate().
 c10::DataPtr allocate_in_place(const DeviceManager& manager, Bytes bytes, bool refused);
 
-/// The results' bytes as the operator's meta kernel has them; empty: nobody knows.
+/// The results' bytes (result_bytes()); empty: nobody knows.
 std::vector<Bytes> foreseen_results(const DeviceManager& manager, const c10::OperatorHandle& op,
                                     std::span<const c10::IValue> arguments);
 

@@ -31,7 +31,7 @@ class SliceMemory {
     kInPlace,         ///< it runs in place, with some of its tensors on the device
     kAllBelow,        ///< in place, with none
     kWorkspaceBelow,  ///< likewise, nor its kernel's own memory
-    kLessWorkspace,   ///< likewise, and by another algorithm than the one that comes first
+    kLessWorkspace,   ///< as kAllBelow, by another algorithm than the first
   };
   [[nodiscard]] Whole of(std::uint64_t call) const;
   /// How much more room than the limit the call as a whole has asked for; 0: nobody knows.
