@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.models.deeplabv3 import DeepLabV3, deeplabv3_resnet101
 from bench.models.llama import Llama, LlamaShape, next_token_loss
+from bench.models.resize import bilinear_by_products
 from bench.models.resnet import ResNet, resnet50
 from bench.packages import Missing
 from bench.program import Program, Where
-from bench.steps import SEED
+from bench.steps import SEED, pixel_rows_loss
 
 Batches = list[tuple[Tensor, Tensor]]
 _BATCHES = 2
@@ -35,6 +37,9 @@ class Ranks:
     steps: int = 28
     # Whether it runs under LMS, too; else it is there to be compared with.
     managed: bool = True
+    # Whether PyTorch refuses kernels that do not repeat, instead of warning: flash attention's
+    # backward pass adds in a fixed order only then.
+    strict: bool = False
 
 
 def _pinned(where: Where, tensor: Tensor) -> Tensor:
@@ -114,8 +119,27 @@ def _resnet(batch: int, *, synced: bool = False, **options: Any) -> Callable[[Wh
     return make
 
 
-def _llama(where: Where, *, same_data: bool = False) -> tuple[Llama, Batches]:
-    shape, size = LlamaShape(), (2, 2048)
+def _deeplab(where: Where) -> Program:
+    """DeepLabv3 and SGD under DDP, from operators whose kernels repeat."""
+    resize = bilinear_by_products
+    with torch.device(where.device):
+        if where.tiny:
+            model, count, side = DeepLabV3((1, 1, 1, 1), 21, 8, 16, resize), 2, 65
+        else:
+            model, count, side = deeplabv3_resnet101(resize=resize), 16, 513
+    model = model.to(memory_format=torch.channels_last)
+    chance = _generator(dist.get_rank())
+    batches = []
+    for images, _ in _images(where, count, side, 21):
+        labels = torch.randint(21, (count, side, side), generator=chance)
+        batches.append((images, _pinned(where, labels)))
+    replica = _replicas(where, model)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.01, momentum=0.9)
+    return _program(where, replica, optimizer, batches, pixel_rows_loss, autocast=True)
+
+
+def _llama(where: Where, *, rows: int = 2, same_data: bool = False) -> tuple[Llama, Batches]:
+    shape, size = LlamaShape(), (rows, 2048)
     if where.tiny:
         shape = LlamaShape(width=64, layers=2, heads=4, kv_heads=2, hidden=128, vocabulary=256)
         size = (4, 64)
@@ -128,11 +152,14 @@ def _adamw(parameters: Iterable[Any]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-4, fused=True)
 
 
-def _llama_ddp(where: Where) -> Program:
-    model, batches = _llama(where)
-    replica = _replicas(where, model)
-    optimizer = _adamw(replica.parameters())
-    return _program(where, replica, optimizer, batches, next_token_loss, autocast=True)
+def _llama_ddp(rows: int = 2, **options: Any) -> Callable[[Where], Program]:
+    def make(where: Where) -> Program:
+        model, batches = _llama(where, rows=rows)
+        replica = _replicas(where, model, **options)
+        optimizer = _adamw(replica.parameters())
+        return _program(where, replica, optimizer, batches, next_token_loss, autocast=True)
+
+    return make
 
 
 def _llama_fsdp(*, checkpoints: bool = False, offloads: bool = False) -> Callable[[Where], Program]:
@@ -189,11 +216,13 @@ def _llama_split(where: Where) -> Program:
 
 PROGRAMS: dict[str, Ranks] = {
     "resnet50_ddp": Ranks(_resnet(128), steps=40),
-    "llama_fsdp": Ranks(_llama_fsdp()),
-    "llama_ddp": Ranks(_llama_ddp),
+    "llama_fsdp": Ranks(_llama_fsdp(), strict=True),
+    "llama_ddp": Ranks(_llama_ddp(), strict=True),
+    "llama_ddp_4x2048": Ranks(_llama_ddp(4, gradient_as_bucket_view=True), strict=True),
+    "deeplabv3_ddp": Ranks(_deeplab),
     "resnet50_ddp_views": Ranks(_resnet(128, gradient_as_bucket_view=True), steps=40),
-    "llama_fsdp_checkpoints": Ranks(_llama_fsdp(checkpoints=True)),
+    "llama_fsdp_checkpoints": Ranks(_llama_fsdp(checkpoints=True), strict=True),
     "llama_fsdp_offloads": Ranks(_llama_fsdp(offloads=True), steps=6, managed=False),
     "resnet50_ddp_synced": Ranks(_resnet(32, synced=True), steps=32),
-    "llama_split": Ranks(_llama_split),
+    "llama_split": Ranks(_llama_split, strict=True),
 }

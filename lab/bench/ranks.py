@@ -265,7 +265,8 @@ def work(given: argparse.Namespace) -> int:
         max(1.0, given.deadline - time.time() - _EARLY),
         Path(given.rank_out).with_suffix(".stacks"),
     )
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    strict = PROGRAMS[given.program].strict and given.device != "cpu"
+    torch.use_deterministic_algorithms(True, warn_only=not strict)
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True

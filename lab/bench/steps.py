@@ -102,7 +102,7 @@ def _deeplabv3(options: StepOptions, resize: Resize = bilinear) -> TrainStep:
     )
 
 
-def _pixel_rows_loss(scores: Tensor, target: Tensor) -> Tensor:
+def pixel_rows_loss(scores: Tensor, target: Tensor) -> Tensor:
     """Mean cross-entropy of N x C x H x W scores. PyTorch's kernel for images adds up in the order
     in which its threads come, on a GPU; that for rows does not."""
     return functional.cross_entropy(scores.permute(0, 2, 3, 1).flatten(0, 2), target.flatten())
@@ -111,7 +111,7 @@ def _pixel_rows_loss(scores: Tensor, target: Tensor) -> Tensor:
 def _deeplabv3_deterministic(options: StepOptions) -> TrainStep:
     """The same step from operators whose kernels repeat bit by bit on a GPU."""
     step = _deeplabv3(options, bilinear_by_products)
-    step.loss = _pixel_rows_loss
+    step.loss = pixel_rows_loss
     return step
 
 

@@ -380,7 +380,7 @@ Bytes Engine::immovable(EngineLock& lock) const {
                         (block->state == BlockState::kLeaving && block->pins == 0);
     if (!leaves && !may_leave(*block)) sum += block->size;
   }
-  return sum;
+  return sum - uncounted_;
 }
 
 void Engine::for_each(EngineLock& lock, const std::function<void(Block&)>& visit) {

@@ -329,6 +329,7 @@ class Engine {
   PooledMap<Block*, std::unique_ptr<Block>> blocks_;
   std::uint64_t next_id_ = 1;
   std::int64_t in_transit_ = 0;
+  Bytes uncounted_ = 0;  ///< of blocks that are being computed again, and have no room yet
   std::int64_t paused_ = 0;
   EngineStats stats_;
 };

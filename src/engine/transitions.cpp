@@ -94,10 +94,14 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
   bool counted = false;
   bool stays_below = false;
   std::optional<Bytes> moved;
+  // What computes it again has memory of its own for the bytes until then.
+  Bytes uncounted = dropped ? block.size : 0;
+  uncounted_ += uncounted;
   const auto take = [&] {
     if (meter_ != nullptr) return;
     stays_below = take_room_for(lock, block, ahead, dropped);
     counted = true;
+    uncounted_ -= std::exchange(uncounted, 0);
   };
   try {
     if (dropped) {
@@ -115,10 +119,12 @@ void Engine::bring_in(EngineLock& lock, Block& block, bool ahead) {
     }
   } catch (...) {
     if (!lock.owns()) lock.lock();
+    uncounted_ -= uncounted;
     if (counted) stats_.device.sub(block.size);
     finish_transition(lock, block, before);
     throw;
   }
+  uncounted_ -= uncounted;
   block.ending = !moved && !block.died && block.end_comes();
   if (block.ending) {
     if (counted) stats_.device.sub(block.size);

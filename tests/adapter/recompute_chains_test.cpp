@@ -175,6 +175,24 @@ TEST(RecomputeChains, WhatTwoNeedIsComputedOnce) {
   EXPECT_LE(managed.stat("device.bytes.peak"), 3 * kBlock);
 }
 
+/// The first call's own operators read its input; when the second runs, that may have left.
+TEST(RecomputeChains, ACallHoldsNothingWhenTheNextOneRuns) {
+  using Places = std::vector<std::int64_t>;
+  const auto second = [] { return numbers(kLinkElements, 0.25); };
+  const std::string expected =
+      bytes_of(numbers(kLinkElements, 0.5).roll(Places{1}, Places{0}).add_(second()));
+  const Recorded roll("aten::roll");
+  const Recorded add("aten::add_", "Tensor");
+  const ManagedCpu managed(2 * kBlock, /*stress=*/false, /*drop=*/false, /*plan=*/false);
+  const at::Tensor x = numbers(kLinkElements, 0.5);
+  const at::Tensor z = second();
+  const at::Tensor y = roll({x, Places{1}, Places{0}});
+  add({y, z, 1});
+  ASSERT_TRUE(drop(y));
+  EXPECT_EQ(bytes_of(y), expected);
+  EXPECT_LE(managed.stat("device.bytes.peak"), 2 * kBlock);
+}
+
 /// What is larger than all it is computed from needs no more than its own place.
 TEST(RecomputeChains, AResultTakesItsOwnPlaceAndNoOther) {
   const std::string expected = bytes_of(numbers(1, 0.5).repeat({kLinkElements}));

@@ -267,6 +267,27 @@ TEST_F(EngineDrop, AWriteAfterADropIsNotLost) {
   EXPECT_TRUE(world.reads(a, 7));
 }
 
+TEST_F(EngineDrop, WhileItIsComputedItIsImmovableOnceItHasRoom) {
+  SimBlock& a = made(30, 1);
+  ASSERT_TRUE(world.drop(a));
+  const auto immovable = [&] {
+    auto lock = world.engine.lock();
+    return world.engine.immovable(lock);
+  };
+  Bytes before = -1;
+  Bytes after = -1;
+  before_taking = [&] { before = immovable(); };
+  during = [&](SimBlock& /*block*/) { after = immovable(); };
+  EXPECT_TRUE(world.rematerialise(a));
+  EXPECT_EQ(before, 0);
+  EXPECT_EQ(after, 30);
+  EXPECT_EQ(immovable(), 0);
+  fails = 1;
+  ASSERT_TRUE(world.drop(a));
+  EXPECT_THROW(world.rematerialise(a), std::runtime_error);
+  EXPECT_EQ(immovable(), 0);
+}
+
 TEST_F(EngineDrop, ItMayDieWhileItIsDropped) {
   SimBlock& a = made(10, 1);
   ASSERT_TRUE(world.drop(a));

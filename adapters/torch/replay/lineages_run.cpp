@@ -9,6 +9,7 @@
 #include "adapters/torch/replay/lineages.h"
 #include "adapters/torch/replay/lineages_order.h"
 #include "adapters/torch/replay/replay.h"
+#include "adapters/torch/thread_state.h"
 #include "base/error.h"
 
 namespace lms::torch {
@@ -201,6 +202,9 @@ Lineages::Storage Lineages::run_calls(const Step& step, const Order& order, Pins
     Storage made = run_call(*call, storages, saved, wanted, manager_.device());
     if (!self) self = std::move(made);
     pin(*self, /*writes=*/false, pins);
+    // What the operators within it have pinned: the next call finds as much room as it had when it
+    // ran by itself.
+    thread_state().operator_pins.release();
   }
   if (static_cast<Bytes>(self->nbytes()) != bytes) {
     throw Error("LMS: internal error: computing a tensor again gave another size");
