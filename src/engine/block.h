@@ -15,7 +15,7 @@ class PinHolder;
 ///
 ///   kFresh ──first unpin──► kResident ──► kLeaving ──► kAbsent ───► kArriving ──► kResident
 ///                                             ├──────► kDropped ──────┘
-///                                             └─ kAbsent ◄──► kLent
+///                                             └─ kAbsent ◄──► kLent ──► kDropped
 ///
 /// kLeaving, kArriving and kLent belong to the one thread that moves the bytes, or works on them;
 /// every other thread that needs the block waits for it.

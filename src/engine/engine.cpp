@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <tuple>
 #include <utility>
 
 namespace lms {
@@ -233,7 +234,7 @@ Bytes Engine::send_out_or_drop(EngineLock& lock, Block& block) {
     // The block may have died meanwhile. What is computed again takes more room than what comes
     // back: nothing is dropped before that is the only way.
     if (const Bytes sent = send_out_smaller(lock, size); sent > 0) return sent;
-    if (const Bytes dropped = drop_any(lock); dropped > 0) return dropped;
+    if (const auto gone = give_way(lock, size)) return *gone;
     throw;
   }
 }
@@ -254,9 +255,40 @@ Bytes Engine::send_out_smaller(EngineLock& lock, Bytes size) {
   return 0;
 }
 
-Bytes Engine::drop_any(EngineLock& lock) {
-  const Bytes cheap = drop_one(lock, unplanned());
-  return cheap > 0 ? cheap : drop_one(lock, Mover::kUnlimited);
+std::optional<Bytes> Engine::give_way(EngineLock& lock, Bytes bytes) {
+  for (const Bytes most : {unplanned(), Mover::kUnlimited}) {
+    if (const Bytes dropped = drop_one(lock, most); dropped > 0) return dropped;
+    if (drop_absent(lock, bytes, most, {}) > 0) return 0;
+  }
+  return std::nullopt;
+}
+
+bool Engine::make_room_below(EngineLock& lock, Bytes bytes, std::span<const Use> spared) {
+  return drop_absent(lock, bytes, unplanned(), spared) > 0 ||
+         drop_absent(lock, bytes, Mover::kUnlimited, spared) > 0;
+}
+
+Bytes Engine::drop_absent(EngineLock& lock, Bytes bytes, Bytes most, std::span<const Use> spared) {
+  std::vector<std::pair<Block*, std::uint64_t>> absent;
+  for (const auto& [block, owned] : blocks_) {
+    const bool spare = std::ranges::find(spared, block, &Use::block) != spared.end();
+    if (block->state == BlockState::kAbsent && !spare) absent.emplace_back(block, block->id);
+  }
+  // One that is large enough leaves room in one piece.
+  const auto order = [&](const auto& one) {
+    const Block& block = *one.first;
+    return std::tuple(block.size < bytes, block.last_use, one.second);
+  };
+  std::ranges::sort(absent, {}, order);
+  Bytes gone = 0;
+  for (const auto& [block, id] : absent) {
+    // The lock is let go while one is tried: the next may be gone, or in use.
+    if (!blocks_.contains(block) || block->id != id) continue;
+    const Bytes size = block->size;
+    if (drop_absent(lock, *block, most)) gone += size;
+    if (gone >= bytes) break;
+  }
+  return gone;
 }
 
 Bytes Engine::drop_one(EngineLock& lock, Bytes most) {
@@ -275,7 +307,14 @@ Bytes Engine::reclaim_one(EngineLock& lock, Bytes least, Bytes most) {
   while (paused_ == 0) {
     Block* block = policy_->victim_of_size(least, most);
     if (block == nullptr) return 0;
-    if (const Bytes left = send_out(lock, *block); left > 0) return left;
+    const Bytes size = block->size;
+    try {
+      if (const Bytes left = send_out(lock, *block); left > 0) return left;
+    } catch (const TierFull&) {
+      const auto gone = give_way(lock, size);
+      if (!gone) throw;
+      if (*gone > 0) return *gone;
+    }
   }
   return 0;
 }

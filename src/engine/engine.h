@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -171,9 +172,13 @@ class Engine {
   /// Lets the bytes of a resident block go which the mover can have computed again. False if it may
   /// not leave now, or they cannot. Lets the lock go.
   bool drop(EngineLock& lock, Block& block);
-  /// Drops one block that may leave, if possible one that takes little to be computed again.
-  /// Returns its bytes, or 0 if there is none. Lets the lock go.
-  Bytes drop_any(EngineLock& lock);
+  /// Where the tier below is full: drops one block that may leave, or absent ones, so that `bytes`
+  /// more may fit below; if possible what takes little to be computed again. Returns the bytes that
+  /// have left the device, which may be 0; nothing if nothing can be dropped. Lets the lock go.
+  std::optional<Bytes> give_way(EngineLock& lock, Bytes bytes);
+  /// Drops absent blocks alone, but none of `spared`. False: there is none that can be computed
+  /// again. Lets the lock go.
+  bool make_room_below(EngineLock& lock, Bytes bytes, std::span<const Use> spared = {});
   /// Has a dropped block computed again, before anybody needs it. No effect if it is not dropped.
   /// Throws whatever the mover throws; the block is still dropped then. Lets the lock go.
   bool rematerialise(EngineLock& lock, Block& block);
@@ -261,7 +266,7 @@ class Engine {
   bool compute_again(EngineLock& lock, Block& block, const std::function<void()>& take);
   void bring_in_alone(EngineLock& lock, Block& block, bool ahead);
   /// One of lend()'s. False: it may not leave. It may be back when the next has left.
-  bool send_below(EngineLock& lock, Block& block);
+  bool send_below(EngineLock& lock, Block& block, std::span<const Use> uses);
   /// Returns the bytes that left the device (0: the block may not leave, or has died). Where the
   /// tier below is full the block is dropped, if it may and can be computed again; else throws
   /// TierFull.
@@ -272,6 +277,10 @@ class Engine {
   Bytes send_out_smaller(EngineLock& lock, Bytes size);
   Bytes drop_one(EngineLock& lock, Bytes most);
   bool drop_up_to(EngineLock& lock, Block& block, Bytes most);
+  /// Drops absent blocks until one of at least `bytes` has gone, or as many altogether; those first
+  /// that were used longest ago. Returns what has gone. `most`: see Mover::drop().
+  Bytes drop_absent(EngineLock& lock, Bytes bytes, Bytes most, std::span<const Use> spared);
+  bool drop_absent(EngineLock& lock, Block& block, Bytes most);
   /// Lets the bytes of a block go that is kLeaving, if they can be computed again: see
   /// Mover::drop().
   bool finish_drop(EngineLock& lock, Block& block, Bytes most);

@@ -15,7 +15,7 @@ bool Engine::lend(EngineLock& lock, std::span<const Use> uses) {
     for (int round = 0; !std::ranges::all_of(uses, is_absent); ++round) {
       if (round == kMostRounds) return false;
       for (const Use& use : uses) {
-        if (!send_below(lock, *use.block)) return false;
+        if (!send_below(lock, *use.block, uses)) return false;
       }
     }
     return true;
@@ -36,7 +36,7 @@ bool Engine::lend(EngineLock& lock, std::span<const Use> uses) {
   return true;
 }
 
-bool Engine::send_below(EngineLock& lock, Block& block) {
+bool Engine::send_below(EngineLock& lock, Block& block, std::span<const Use> uses) {
   while (is_moving(block.state)) wait_for_move(lock, block);
   if (block.state == BlockState::kAbsent) return true;
   if (paused_ > 0 || block.died) return false;
@@ -47,7 +47,13 @@ bool Engine::send_below(EngineLock& lock, Block& block) {
   if (block.state == BlockState::kAbsent) return true;
   // Another's operator uses it, and will end.
   if (block.pins > 0 && !block.kept) return wait_for_others(lock);
-  return may_leave(block) && send_out(lock, block, /*may_drop=*/false) > 0;
+  const Bytes size = block.size;
+  try {
+    return may_leave(block) && send_out(lock, block, /*may_drop=*/false) > 0;
+  } catch (const TierFull&) {
+    if (make_room_below(lock, size, uses)) return true;  // the next round tries again
+    throw;
+  }
 }
 
 void Engine::give_back(EngineLock& lock, std::span<const Use> uses) noexcept {

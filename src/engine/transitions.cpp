@@ -317,6 +317,35 @@ bool Engine::finish_drop(EngineLock& lock, Block& block, Bytes most) {
   return true;
 }
 
+bool Engine::drop_absent(EngineLock& lock, Block& block, Bytes most) {
+  const bool free = block.state == BlockState::kAbsent && block.pins == 0 && !block.died;
+  if (!free || paused_ > 0) return false;
+  const Use use{&block, false};
+  block.state = BlockState::kLent;
+  block.arrives_for = lock.who_;
+  ++in_transit_;
+  bool dropped = false;
+  try {
+    lock.unlock();
+    dropped = mover_.drop_absent(block, most);
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns()) lock.lock();
+    give_back_as_it_was(lock, {&use, 1});
+    throw;
+  }
+  if (!dropped) {
+    give_back_as_it_was(lock, {&use, 1});
+    return false;
+  }
+  stats_.below.sub(block.size);
+  stats_.dropped.add(block.size);
+  ++stats_.drops;
+  block.has_copy = block.copy_valid = false;
+  finish_transition(lock, block, BlockState::kDropped);
+  return true;
+}
+
 bool Engine::rematerialise(EngineLock& lock, Block& block) {
   if (block.state != BlockState::kDropped || paused_ > 0) return false;
   bring_in_alone(lock, block, /*ahead=*/false);

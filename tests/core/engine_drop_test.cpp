@@ -16,7 +16,11 @@ class EngineDrop : public ::testing::Test {
  protected:
   void SetUp() override { hook(world); }
   void hook(World& in) {
-    in.sim.set_hooks({.drop = [this](SimBlock& block) { return values.contains(&block); },
+    in.sim.set_hooks({.drop =
+                          [this](SimBlock& block) {
+                            if (dropping) dropping(block);
+                            return values.contains(&block);
+                          },
                       .before_count =
                           [this] {
                             if (before_taking) before_taking();
@@ -43,6 +47,7 @@ class EngineDrop : public ::testing::Test {
   World world{40};
   std::map<SimBlock*, std::uint64_t> values;
   std::function<void(SimBlock&)> during;
+  std::function<void(SimBlock&)> dropping;
   std::function<void()> before_taking;
   int computed = 0;
   int fails = 0;
@@ -135,6 +140,81 @@ TEST_F(EngineDropFull, AnotherIsDroppedWhereTheVictimCannotBe) {
   EXPECT_THROW(tight.make_room(35), TierFull) << "nothing else can be computed again";
   EXPECT_TRUE(tight.reads(c, 3) && tight.reads(b, 2) && tight.reads(a, 1));
   check_consistent(tight);
+}
+
+TEST_F(EngineDropFull, WhatIsBelowIsDroppedForWhatCannotBe) {
+  SimBlock& a = block(10, 1, true);
+  SimBlock& b = block(10, 2, false);
+  SimBlock& c = block(10, 3, false);
+  ASSERT_TRUE(tight.evict(a));
+  ASSERT_TRUE(tight.make_room(25));
+  EXPECT_EQ(tight.state(a), BlockState::kDropped);
+  EXPECT_NE(tight.state(b), tight.state(c)) << "one of them has left";
+  EXPECT_EQ(tight.sim.host_used(), 10);
+  check_consistent(tight);
+  EXPECT_THROW(tight.make_room(35), TierFull) << "nothing else can be computed again";
+  EXPECT_TRUE(tight.reads(a, 1) && tight.reads(b, 2) && tight.reads(c, 3));
+  EXPECT_EQ(tight.stats().drops, 1);
+  check_consistent(tight);
+}
+
+TEST_F(EngineDropFull, OfWhatIsBelowOneThatIsLargeEnoughGoesAndTheLeastRecentlyUsed) {
+  SimBlock& small = block(3, 1, true);
+  SimBlock& older = block(6, 2, true);
+  SimBlock& newer = block(6, 3, true);
+  SimBlock& large = block(5, 4, false);
+  for (SimBlock* one : {&small, &newer, &older}) ASSERT_TRUE(tight.evict(*one));
+  auto lock = tight.engine.lock();
+  EXPECT_TRUE(tight.engine.make_room_below(lock, 5));
+  EXPECT_EQ(small.state, BlockState::kAbsent);
+  EXPECT_EQ(older.state, BlockState::kDropped);
+  EXPECT_EQ(newer.state, BlockState::kAbsent);
+  EXPECT_EQ(large.state, BlockState::kResident) << "what is on the device stays";
+  EXPECT_TRUE(tight.engine.make_room_below(lock, 8)) << "or several";
+  EXPECT_EQ(small.state, BlockState::kDropped);
+  EXPECT_EQ(newer.state, BlockState::kDropped);
+  EXPECT_FALSE(tight.engine.make_room_below(lock, 1)) << "there is nothing more";
+}
+
+TEST_F(EngineDropFull, WhatIsLentOrAboutToBeIsNotDropped) {
+  SimBlock& lent = block(5, 1, true);
+  SimBlock& next = block(10, 2, true);
+  ASSERT_TRUE(tight.evict(next));
+  const std::vector<Use> uses{{&lent, false}, {&next, false}};
+  auto lock = tight.engine.lock();
+  EXPECT_FALSE(tight.engine.make_room_below(lock, 1, uses));
+  ASSERT_TRUE(tight.engine.lend(lock, uses));
+  EXPECT_FALSE(tight.engine.make_room_below(lock, 1));
+  tight.engine.give_back(lock, uses);
+  EXPECT_TRUE(tight.engine.make_room_below(lock, 1));
+}
+
+TEST_F(EngineDropFull, WhatIsLentFindsRoomBelowInPlaceOfWhatCanBeComputed) {
+  SimBlock& below = block(10, 1, true);
+  SimBlock& lent = block(10, 2, false);
+  ASSERT_TRUE(tight.evict(below));
+  const std::vector<Use> uses{{&lent, false}};
+  {
+    auto lock = tight.engine.lock();
+    ASSERT_TRUE(tight.engine.lend(lock, uses));
+    EXPECT_EQ(below.state, BlockState::kDropped);
+    tight.engine.give_back(lock, uses);
+  }
+  EXPECT_TRUE(tight.reads(lent, 2) && tight.reads(below, 1));
+  check_consistent(tight);
+}
+
+TEST_F(EngineDropFull, ItMayDieWhileItIsDroppedBelow) {
+  SimBlock& a = block(10, 1, true);
+  ASSERT_TRUE(tight.evict(a));
+  dropping = [&](SimBlock& block) { tight.remove(block); };
+  {
+    auto lock = tight.engine.lock();
+    EXPECT_TRUE(tight.engine.make_room_below(lock, 1));
+  }
+  EXPECT_EQ(tight.stats().blocks.current, 0);
+  EXPECT_EQ(tight.stats().dropped.current, 0);
+  EXPECT_EQ(tight.stats().below.current, 0);
 }
 
 TEST_F(EngineDrop, OnlyWhatMayLeaveIsDropped) {

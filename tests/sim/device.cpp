@@ -121,6 +121,13 @@ bool SimDevice::drop(Block& block, Bytes /*most*/) {
   return true;
 }
 
+bool SimDevice::drop_absent(Block& block, Bytes /*most*/) {
+  auto& sim = static_cast<SimBlock&>(block);
+  if (!sim.alive_.load() || !hooks_.drop || !hooks_.drop(sim)) return false;
+  drop_copy(sim);
+  return true;
+}
+
 bool SimDevice::rematerialise(Block& block, const std::function<void()>& take) {
   auto& sim = static_cast<SimBlock&>(block);
   if (!sim.alive_.load()) return false;

@@ -115,7 +115,7 @@ bool CudaBelow::begin(Block& base, bool writes) {
 Bytes CudaBelow::most_kept_by_libraries() const { return most_kept_by_cublas(); }
 
 c10::DataPtr CudaBelow::allocate(Bytes bytes) {
-  HostSlot slot = mover_.take_slot(bytes);
+  HostSlot slot = take_below(manager_.engine(), bytes, [&] { return mover_.take_slot(bytes); });
   if (!addressable(slot.data())) return {};
   void* const data = slot.data();
   return {data, new Allocated{*this, std::move(slot)}, &delete_allocated, device_};

@@ -87,10 +87,7 @@ bool CudaMover::gather(Bytes bytes) {
 }
 
 void CudaMover::move_below(CudaBlock& block, c10::StorageImpl& storage) {
-  {
-    const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-    if (data.get_deleter() != &delete_absent || data.get_context() != &block) return;
-  }
+  if (!points_below(storage, block)) return;
   const int index = device_.index();
   const OnDevice guard(index);
   HostSlot slot = host_->acquire(block.size);

@@ -262,7 +262,7 @@ c10::DataPtr CudaMemory::take_in_arena(Bytes bytes, BlockUid uid, Bytes wanted, 
       if (full) {
         // Whatever it takes to compute it again.
         EngineLock lock = engine_.lock();
-        if (engine_.drop_any(lock) == 0) std::rethrow_exception(full);
+        if (!engine_.give_way(lock, size)) std::rethrow_exception(full);
         continue;
       }
       // What lies outside the arena is in the way of its growth.

@@ -121,6 +121,11 @@ bool CudaMover::holds(const c10::StorageImpl& storage, const CudaBlock& block) c
   return memory_.on_device(data) && static_cast<Bytes>(storage.nbytes()) == block.size;
 }
 
+bool CudaMover::points_below(const c10::StorageImpl& storage, const CudaBlock& block) {
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return data.get_deleter() == &delete_absent && data.get_context() == &block;
+}
+
 void CudaMover::release_in_order(CudaBlock& block, const void* data) {
   const cudaStream_t owner = memory_.owner_of(data);
   // After the copies from and to it, and after what other streams still read.
@@ -259,10 +264,7 @@ std::optional<Bytes> CudaMover::page_in(Block& base, bool ahead) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage) return std::nullopt;
-  {
-    const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-    if (data.get_deleter() != &delete_absent || data.get_context() != &block) return std::nullopt;
-  }
+  if (!points_below(*storage, block)) return std::nullopt;
   if (manager_.capturing()) {
     throw Error("LMS: a graph capture uses a tensor of " + format_bytes(block.size) +
                 " that is not on the device and does not fit there; raise the limit, or free "

@@ -45,6 +45,7 @@ class CudaMover final : public Mover {
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
   bool relocate(Block& block) override;
   bool drop(Block& block, Bytes most) override;
+  bool drop_absent(Block& block, Bytes most) override;
   bool rematerialise(Block& block, const std::function<void()>& take) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;
@@ -71,6 +72,8 @@ class CudaMover final : public Mover {
   c10::DataPtr take_place(CudaBlock& block, cudaStream_t owner, bool in_arena, bool ahead);
   /// The storage still has the memory on the device that the block stands for.
   [[nodiscard]] bool holds(const c10::StorageImpl& storage, const CudaBlock& block) const;
+  /// The storage points at the block's bytes below, or at nothing where they have been dropped.
+  [[nodiscard]] static bool points_below(const c10::StorageImpl& storage, const CudaBlock& block);
   /// The next user of the block's memory comes after everybody who has used it.
   void release_in_order(CudaBlock& block, const void* data);
   /// All who may come to use the block's storage are among its streams, and wait for its arrival.

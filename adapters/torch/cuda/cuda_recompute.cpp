@@ -34,14 +34,24 @@ bool CudaMover::drop(Block& base, Bytes most) {
   return true;
 }
 
+bool CudaMover::drop_absent(Block& base, Bytes most) {
+  auto& block = static_cast<CudaBlock&>(base);
+  auto storage = block.storage.lock();
+  if (!storage || !points_below(*storage, block) || !block.slot || manager_.capturing()) return false;
+  if (!manager_.lineages().drop(block, most)) return false;
+  const cuda::ScopedRange range("drop below", block.size);
+  const OnDevice guard(device_.index());
+  c10::DataPtr copy = storage->set_data_ptr({nullptr, &block, &delete_absent, device_});
+  copy.release_context();  // the storage lives on; only its address has changed
+  block.slot.release(block.last_copy());
+  return true;
+}
+
 bool CudaMover::rematerialise(Block& base, const std::function<void()>& /*take*/) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
   if (!storage) return false;
-  {
-    const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-    if (data.get_deleter() != &delete_absent || data.get_context() != &block) return false;
-  }
+  if (!points_below(*storage, block)) return false;
   if (manager_.capturing()) {
     throw Error("LMS: a graph capture uses a tensor of " + format_bytes(block.size) +
                 " that would have to be computed again");

@@ -35,27 +35,30 @@ bool Lineages::drop(const StorageBlock& block, Bytes most) {
 }
 
 Bytes Lineages::bytes_at_once(const Origin& origin) {
-  Bytes sum = 0;
+  Bytes made = 0;
+  Bytes read = 0;  // by any one call: they run one after the other
   std::vector<const Origin*> away{&origin};
   while (!away.empty()) {
     const Origin& one = *away.back();
     away.pop_back();
-    sum += one.bytes;
+    made += one.bytes;
     for (const auto& call : one.calls) {
+      std::vector<const Origin*> here;
       for (const TensorSpec& spec : call->tensors) {
-        Origin* const input = spec.origin.get();
+        const Origin* const input = spec.origin.get();
         if (input == nullptr || input == &origin) continue;
-        if (std::exchange(input->visit, visit_) == visit_) continue;
-        const bool here = input->ghost || (!input->storage.expired() && !input->dropped);
-        if (here) {
-          sum += input->bytes;
-        } else {
+        if (input->ghost || (!input->storage.expired() && !input->dropped)) {
+          if (std::ranges::find(here, input) == here.end()) here.push_back(input);
+        } else if (std::exchange(spec.origin->visit, visit_) != visit_) {
           away.push_back(input);
         }
       }
+      Bytes inputs = 0;
+      for (const Origin* const input : here) inputs += input->bytes;
+      read = std::max(read, inputs);
     }
   }
-  return sum;
+  return made + read;
 }
 
 bool Lineages::others_wait_for(const Origin& origin, Trash& trash) {
