@@ -37,7 +37,8 @@ bool CudaMover::drop(Block& base, Bytes most) {
 bool CudaMover::drop_absent(Block& base, Bytes most) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
-  if (!storage || !points_below(*storage, block) || !block.slot || manager_.capturing()) return false;
+  if (!storage || !points_below(*storage, block) || !block.slot || manager_.capturing())
+    return false;
   if (!manager_.lineages().drop(block, most)) return false;
   const cuda::ScopedRange range("drop below", block.size);
   const OnDevice guard(device_.index());

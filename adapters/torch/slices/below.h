@@ -73,8 +73,8 @@ class Below {
 };
 
 /// What `take` gives, which needs so much room below. Where there is none: once more, without what
-/// is dead and without copies of what is also on the device; then without what can be computed again.
-/// Throws what `take` throws.
+/// is dead and without copies of what is also on the device; then without what can be computed
+/// again. Throws what `take` throws.
 template <typename Take>
 auto take_below(Engine& engine, Bytes bytes, Take take) {
   try {
@@ -84,7 +84,8 @@ auto take_below(Engine& engine, Bytes bytes, Take take) {
     const std::int64_t known = engine.stats(lock).blocks.current;
     engine.collect_dead(lock);
     const bool freed = engine.stats(lock).blocks.current < known;
-    if (engine.drop_copies(lock, bytes) == 0 && !freed && !engine.make_room_below(lock, bytes)) throw;
+    if (engine.drop_copies(lock, bytes) == 0 && !freed && !engine.make_room_below(lock, bytes))
+      throw;
   }
   for (;;) {
     try {
