@@ -63,7 +63,7 @@ c10::Dict<std::string, std::int64_t> stats(const std::string& device) {
 }
 
 /// Of this thread: an extension's call begins (or ends) of which no tensor is known.
-void unseen_call(bool begins) { thread_state().unseen_calls += begins ? 1 : -1; }
+void unseen_call(bool begins) { note_unseen_call(begins); }
 
 void scope_begin(bool holds) {
   thread_state().access_scopes.push_back({.pins = {}, .holds = holds});

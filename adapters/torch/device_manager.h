@@ -164,8 +164,9 @@ class DeviceManager {
   [[nodiscard]] Bytes list_chunk() const { return limit() / 64; }
   [[nodiscard]] Bytes host_limit() const { return host_limit_.load(std::memory_order_relaxed); }
 
-  /// So many bytes are in the tier below: it fills up once it has not room for twice the device's
-  /// content more, and is nearly full without room for half of it.
+  /// So many bytes are in the tier below: it fills up once half of it is used, or it has not room
+  /// for twice the device's content more, and is nearly full without room for half of that. Once it
+  /// has been, it fills up: the next step needs as much.
   void note_below(Bytes used);
 
   /// The last try of an operator may let its kernel go on with another algorithm: it has several,
@@ -196,6 +197,10 @@ class DeviceManager {
   void make_room_at_start(EngineLock& lock);
   /// What the pilot is to do under such settings.
   [[nodiscard]] static Pilot::Options pilot_options(const Options& settings, Bytes limit);
+  void set_host_limit(Bytes bytes) noexcept {
+    host_limit_ = bytes;
+    has_been_full_ = false;
+  }
 
   Pilot pilot_;
   StepThreads step_threads_;
@@ -213,6 +218,7 @@ class DeviceManager {
   std::atomic<Bytes> min_block_{kMiB};
   std::atomic<Bytes> limit_{0};
   std::atomic<Bytes> host_limit_{0};
+  std::atomic<bool> has_been_full_{false};  ///< the tier below, nearly, under this host_limit()
 };
 
 /// The manager of a device that is on, or null. One load: safe on any thread.

@@ -252,9 +252,12 @@ Bytes DeviceManager::ample_limit(Bytes requested) {
 void DeviceManager::note_below(Bytes used) {
   using TierBelow = Pilot::TierBelow;
   const Bytes room = host_limit() - used;
-  pilot_.set_below(room < limit() / 2   ? TierBelow::kNearlyFull
-                   : room < 2 * limit() ? TierBelow::kFillingUp
-                                        : TierBelow::kRoomy);
+  const bool nearly_full = room < limit() / 2;
+  if (nearly_full) has_been_full_ = true;
+  const bool fills_up = has_been_full_ || room < std::max(2 * limit(), host_limit() / 2);
+  pilot_.set_below(nearly_full ? TierBelow::kNearlyFull
+                   : fills_up  ? TierBelow::kFillingUp
+                               : TierBelow::kRoomy);
 }
 
 bool DeviceManager::may_change_algorithm(const OpInfo& info,

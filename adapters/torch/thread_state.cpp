@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <string_view>
 #include <unordered_set>
 
@@ -37,6 +38,18 @@ ThreadState& first_state() noexcept {
 }
 
 }  // namespace
+
+namespace {
+std::atomic<int> unseen_calls_now{0};  // of all threads
+}  // namespace
+
+void note_unseen_call(bool begins) noexcept {
+  const int change = begins ? 1 : -1;
+  thread_state().unseen_calls += change;
+  unseen_calls_now.fetch_add(change);
+}
+
+bool any_unseen_calls() noexcept { return unseen_calls_now.load() > 0; }
 
 ThreadState& thread_state() noexcept {
   // Asked for several times an operator: without a guard.

@@ -167,6 +167,11 @@ struct ThreadState {
 
 ThreadState& thread_state() noexcept;
 
+/// The thread is in another such call (ThreadState::unseen_calls), or no longer.
+void note_unseen_call(bool begins) noexcept;
+/// Some thread is.
+[[nodiscard]] bool any_unseen_calls() noexcept;
+
 /// As long as it lives, what the thread runs are parts of an operator over lists, or what these
 /// need.
 class InParts {

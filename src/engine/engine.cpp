@@ -63,10 +63,7 @@ void Engine::erase(EngineLock& lock, Block& block) {
 }
 
 void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
-  // Computing takes more memory than the block itself: while the others may still leave.
-  for (const Use& use : uses) {
-    if (use.block->state == BlockState::kDropped) bring_in_alone(lock, *use.block, false);
-  }
+  compute_dropped(lock, uses);
   bool all_here = true;
   for (const Use& use : uses) {
     Block& block = *use.block;
@@ -93,6 +90,29 @@ void Engine::pin(EngineLock& lock, std::span<const Use> uses) {
       block.has_copy = block.copy_valid = false;
     }
   }
+}
+
+void Engine::compute_dropped(EngineLock& lock, std::span<const Use> uses) {
+  const auto is_dropped = [](const Use& use) { return use.block->state == BlockState::kDropped; };
+  if (std::ranges::none_of(uses, is_dropped)) return;
+  // Computing takes more memory than the block itself: while the others may still leave.
+  std::vector<Use> held;
+  try {
+    for (const Use& use : uses) hold_absent(use, held);
+    for (const Use& use : uses) {
+      if (is_dropped(use)) bring_in_alone(lock, *use.block, /*ahead=*/false);
+    }
+  } catch (...) {
+    release(lock, held, /*used=*/false);
+    throw;
+  }
+  release(lock, held, /*used=*/false);
+}
+
+void Engine::hold_absent(const Use& use, std::vector<Use>& held) {
+  if (use.block->state != BlockState::kAbsent) return;
+  held.push_back({use.block, false});
+  if (use.block->pins++ == 0) stats_.pinned.add(use.block->size);
 }
 
 void Engine::unpin(EngineLock& lock, std::span<const Use> uses) noexcept {
@@ -221,12 +241,12 @@ Bytes Engine::reclaim(EngineLock& lock, Bytes bytes) {
   while (left < bytes && paused_ == 0) {
     Block* block = policy_->victim(bytes - left);
     if (block == nullptr) break;
-    left += send_out_or_drop(lock, *block);
+    left += send_out_or_drop(lock, *block, /*everything=*/bytes == INT64_MAX);
   }
   return left;
 }
 
-Bytes Engine::send_out_or_drop(EngineLock& lock, Block& block) {
+Bytes Engine::send_out_or_drop(EngineLock& lock, Block& block, bool everything) {
   const Bytes size = block.size;
   try {
     return send_out(lock, block, /*may_drop=*/false);
@@ -234,7 +254,7 @@ Bytes Engine::send_out_or_drop(EngineLock& lock, Block& block) {
     // The block may have died meanwhile. What is computed again takes more room than what comes
     // back: nothing is dropped before that is the only way.
     if (const Bytes sent = send_out_smaller(lock, size); sent > 0) return sent;
-    if (const auto gone = give_way(lock, size)) return *gone;
+    if (const auto gone = give_way(lock, everything ? 0 : size)) return *gone;
     throw;
   }
 }
@@ -258,21 +278,21 @@ Bytes Engine::send_out_smaller(EngineLock& lock, Bytes size) {
 std::optional<Bytes> Engine::give_way(EngineLock& lock, Bytes bytes) {
   for (const Bytes most : {unplanned(), Mover::kUnlimited}) {
     if (const Bytes dropped = drop_one(lock, most); dropped > 0) return dropped;
-    if (drop_absent(lock, bytes, most, {}) > 0) return 0;
+    if (drop_absent(lock, bytes, most) > 0) return 0;
   }
   return std::nullopt;
 }
 
-bool Engine::make_room_below(EngineLock& lock, Bytes bytes, std::span<const Use> spared) {
-  return drop_absent(lock, bytes, unplanned(), spared) > 0 ||
-         drop_absent(lock, bytes, Mover::kUnlimited, spared) > 0;
+bool Engine::make_room_below(EngineLock& lock, Bytes bytes) {
+  return drop_absent(lock, bytes, unplanned()) > 0 ||
+         drop_absent(lock, bytes, Mover::kUnlimited) > 0;
 }
 
-Bytes Engine::drop_absent(EngineLock& lock, Bytes bytes, Bytes most, std::span<const Use> spared) {
+Bytes Engine::drop_absent(EngineLock& lock, Bytes bytes, Bytes most) {
+  if (bytes == 0 || !mover_.drops_absent()) return 0;
   std::vector<std::pair<Block*, std::uint64_t>> absent;
   for (const auto& [block, owned] : blocks_) {
-    const bool spare = std::ranges::find(spared, block, &Use::block) != spared.end();
-    if (block->state == BlockState::kAbsent && !spare) absent.emplace_back(block, block->id);
+    if (block->state == BlockState::kAbsent) absent.emplace_back(block, block->id);
   }
   // One that is large enough leaves room in one piece.
   const auto order = [&](const auto& one) {
@@ -311,9 +331,7 @@ Bytes Engine::reclaim_one(EngineLock& lock, Bytes least, Bytes most) {
     try {
       if (const Bytes left = send_out(lock, *block); left > 0) return left;
     } catch (const TierFull&) {
-      const auto gone = give_way(lock, size);
-      if (!gone) throw;
-      if (*gone > 0) return *gone;
+      if (!give_way(lock, size)) throw;
     }
   }
   return 0;

@@ -174,11 +174,11 @@ class Engine {
   bool drop(EngineLock& lock, Block& block);
   /// Where the tier below is full: drops one block that may leave, or absent ones, so that `bytes`
   /// more may fit below; if possible what takes little to be computed again. Returns the bytes that
-  /// have left the device, which may be 0; nothing if nothing can be dropped. Lets the lock go.
+  /// have left the device, which may be 0; nothing if nothing can be dropped. With no `bytes`
+  /// absent blocks stay. Lets the lock go.
   std::optional<Bytes> give_way(EngineLock& lock, Bytes bytes);
-  /// Drops absent blocks alone, but none of `spared`. False: there is none that can be computed
-  /// again. Lets the lock go.
-  bool make_room_below(EngineLock& lock, Bytes bytes, std::span<const Use> spared = {});
+  /// Drops absent blocks alone. False: there is none that can be computed again. Lets the lock go.
+  bool make_room_below(EngineLock& lock, Bytes bytes);
   /// Has a dropped block computed again, before anybody needs it. No effect if it is not dropped.
   /// Throws whatever the mover throws; the block is still dropped then. Lets the lock go.
   bool rematerialise(EngineLock& lock, Block& block);
@@ -266,20 +266,26 @@ class Engine {
   bool compute_again(EngineLock& lock, Block& block, const std::function<void()>& take);
   void bring_in_alone(EngineLock& lock, Block& block, bool ahead);
   /// One of lend()'s. False: it may not leave. It may be back when the next has left.
-  bool send_below(EngineLock& lock, Block& block, std::span<const Use> uses);
+  bool send_below(EngineLock& lock, Block& block);
+  /// One round of them. What is absent by then is `held`, so that it is not dropped for the others.
+  bool send_all_below(EngineLock& lock, std::span<const Use> uses, std::vector<Use>& held);
+  /// Pins an absent block, which takes no room.
+  void hold_absent(const Use& use, std::vector<Use>& held);
+  /// What pin() does first.
+  void compute_dropped(EngineLock& lock, std::span<const Use> uses);
   /// Returns the bytes that left the device (0: the block may not leave, or has died). Where the
   /// tier below is full the block is dropped, if it may and can be computed again; else throws
   /// TierFull.
   Bytes send_out(EngineLock& lock, Block& block, bool may_drop = true);
   /// Likewise; where the tier below is full for it, a smaller block leaves instead, or any block is
-  /// dropped.
-  Bytes send_out_or_drop(EngineLock& lock, Block& block);
+  /// dropped: where everything is to leave, no absent one.
+  Bytes send_out_or_drop(EngineLock& lock, Block& block, bool everything = false);
   Bytes send_out_smaller(EngineLock& lock, Bytes size);
   Bytes drop_one(EngineLock& lock, Bytes most);
   bool drop_up_to(EngineLock& lock, Block& block, Bytes most);
   /// Drops absent blocks until one of at least `bytes` has gone, or as many altogether; those first
   /// that were used longest ago. Returns what has gone. `most`: see Mover::drop().
-  Bytes drop_absent(EngineLock& lock, Bytes bytes, Bytes most, std::span<const Use> spared);
+  Bytes drop_absent(EngineLock& lock, Bytes bytes, Bytes most);
   bool drop_absent(EngineLock& lock, Block& block, Bytes most);
   /// Lets the bytes of a block go that is kLeaving, if they can be computed again: see
   /// Mover::drop().

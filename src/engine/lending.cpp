@@ -9,25 +9,26 @@ namespace lms {
 
 bool Engine::lend(EngineLock& lock, std::span<const Use> uses) {
   const auto is_absent = [](const Use& use) { return use.block->state == BlockState::kAbsent; };
-  const auto send_all_below = [&] {
+  std::vector<Use> held;
+  const auto let_go = [&] {
+    release(lock, held, /*used=*/false);
+    held.clear();
+  };
+  bool sent = true;
+  try {
     // Others may bring back, while one leaves, what has left before it.
     constexpr int kMostRounds = 1024;
-    for (int round = 0; !std::ranges::all_of(uses, is_absent); ++round) {
-      if (round == kMostRounds) return false;
-      for (const Use& use : uses) {
-        if (!send_below(lock, *use.block, uses)) return false;
-      }
+    for (int round = 0; sent && !std::ranges::all_of(uses, is_absent); ++round) {
+      sent = round < kMostRounds && send_all_below(lock, uses, held);
+      let_go();
     }
-    return true;
-  };
-  try {
-    const bool sent = send_all_below();
     end_wait(lock);
-    if (!sent) return false;
   } catch (...) {
+    let_go();
     end_wait(lock);
     throw;
   }
+  if (!sent) return false;
   for (const Use& use : uses) {
     use.block->state = BlockState::kLent;
     use.block->arrives_for = lock.who_;
@@ -36,7 +37,15 @@ bool Engine::lend(EngineLock& lock, std::span<const Use> uses) {
   return true;
 }
 
-bool Engine::send_below(EngineLock& lock, Block& block, std::span<const Use> uses) {
+bool Engine::send_all_below(EngineLock& lock, std::span<const Use> uses, std::vector<Use>& held) {
+  for (const Use& use : uses) {
+    if (!send_below(lock, *use.block)) return false;
+    hold_absent(use, held);
+  }
+  return true;
+}
+
+bool Engine::send_below(EngineLock& lock, Block& block) {
   while (is_moving(block.state)) wait_for_move(lock, block);
   if (block.state == BlockState::kAbsent) return true;
   if (paused_ > 0 || block.died) return false;
@@ -51,7 +60,7 @@ bool Engine::send_below(EngineLock& lock, Block& block, std::span<const Use> use
   try {
     return may_leave(block) && send_out(lock, block, /*may_drop=*/false) > 0;
   } catch (const TierFull&) {
-    if (make_room_below(lock, size, uses)) return true;  // the next round tries again
+    if (make_room_below(lock, size)) return true;  // the next round tries again
     throw;
   }
 }

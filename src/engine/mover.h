@@ -48,6 +48,8 @@ class Mover {
   static constexpr Bytes kUnlimited = INT64_MAX;
   /// Likewise of an absent block, which has only its copy below.
   virtual bool drop_absent(Block& /*block*/, Bytes /*most*/) { return false; }
+  /// Whether it ever may.
+  [[nodiscard]] virtual bool drops_absent() const { return false; }
   /// Computes a dropped block's bytes again. May use the engine, for what they are computed from;
   /// never for the block itself. `take` makes room for the block and counts its bytes, where the
   /// engine does that itself: to be called once, when nothing else is held any more that can be

@@ -43,7 +43,38 @@ def main() -> None:
         for i, x in enumerate(made):
             value = float(i // 2)
             assert torch.equal(x.cpu(), torch.full((SIZE,), value**2 if i % 2 else -value))
-    print(stats["drops"])
+    drops = stats["drops"]
+    del first, made, second
+    drops += once_it_has_been_full()
+    print(drops)
+
+
+def once_it_has_been_full() -> int:
+    """What a step makes while there is still room can be dropped in the next one."""
+    torch_lms.enable(device="cuda", limit=220 * MIB, host_limit=1000 * MIB)
+    drops = torch_lms.memory_stats("cuda")["drops"]
+    plain = given(range(20))
+    send_all_away()
+    unknown = [torch.neg(x) for x in plain[:4]]
+    send_all_away()
+    more = given(range(36))
+    send_all_away()
+    del more
+    first_of_next = given(range(1))
+    send_all_away()
+    known = [torch.neg(x) for x in plain[:4]]
+    send_all_away()
+    more = given(range(36))
+    send_all_away()
+    states = [torch.ops.lms.state(x) for x in known]
+    assert states.count("dropped") >= 2, states
+    assert [torch.ops.lms.state(x) for x in unknown] == ["absent"] * 4
+    if sys.argv[1:] != ["counts"]:
+        for i, (one, other) in enumerate(zip(known, unknown, strict=True)):
+            assert torch.equal(one.cpu(), torch.full((SIZE,), -float(i)))
+            assert torch.equal(other.cpu(), torch.full((SIZE,), -float(i)))
+    del first_of_next, more
+    return torch_lms.memory_stats("cuda")["drops"] - drops
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ class SimDevice final : public Mover {
   std::optional<Bytes> page_in(Block& block, bool ahead) override;
   bool drop(Block& block, Bytes most) override;
   bool drop_absent(Block& block, Bytes most) override;
+  [[nodiscard]] bool drops_absent() const override { return hooks_.drop != nullptr; }
   bool rematerialise(Block& block, const std::function<void()>& take) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;

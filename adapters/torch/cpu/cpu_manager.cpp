@@ -81,10 +81,10 @@ class CpuManager final : public DeviceManager, private PilotDevice {
       options.directory = directory;
       options.limit = host_limit;
       mover_.store = std::make_unique<FileStore>(options);
-      host_limit_ = host_limit;
+      set_host_limit(host_limit);
     } else if (settings.host_limit >= 0) {
       mover_.store->set_limit(settings.host_limit);
-      host_limit_ = settings.host_limit;
+      set_host_limit(settings.host_limit);
     }
     // Blocks that were managed under a smaller minimum are absent, perhaps: look for them still.
     min_block_ = was_on ? std::min(min_block(), settings.min_block) : settings.min_block;

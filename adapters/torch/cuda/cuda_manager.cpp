@@ -109,7 +109,7 @@ void CudaManager::start_with(const Options& settings, bool was_on) {
   } else if (settings.host_limit >= 0) {
     mover_.set_limit(host_limit);
   }
-  if (!was_on || settings.host_limit >= 0) host_limit_ = host_limit;
+  if (!was_on || settings.host_limit >= 0) set_host_limit(host_limit);
   limit_ = limit;
   total_ = total;
   // Reserved bytes keep to the limit as well: PyTorch's allocator refuses to grow beyond it.

@@ -331,7 +331,15 @@ void CudaMemory::yield_to_native(Bytes bytes) {
   if (reserved + bytes + arena_->mapped() <= manager_.limit()) return;
   const Bytes budget = manager_.limit() - reserved - bytes;
   const Bytes end = arena_->end_for(budget);
-  if (arena_->top() > end) (void)clear(end, arena_->top() - end);
+  while (arena_->top() > end) {
+    try {
+      (void)clear(end, arena_->top() - end);
+      break;
+    } catch (const TierFull&) {
+      EngineLock lock = engine_.lock();
+      if (!engine_.give_way(lock, 1)) throw;
+    }
+  }
   arena_->set_budget(budget);
   empty_arena();
 }

@@ -46,6 +46,7 @@ class CudaMover final : public Mover {
   bool relocate(Block& block) override;
   bool drop(Block& block, Bytes most) override;
   bool drop_absent(Block& block, Bytes most) override;
+  [[nodiscard]] bool drops_absent() const override { return true; }
   bool rematerialise(Block& block, const std::function<void()>& take) override;
   void drop_copy(Block& block) noexcept override;
   bool copy_matches(Block& block) override;

@@ -9,9 +9,12 @@
 #include "adapters/torch/cuda/on_device.h"
 #include "adapters/torch/registry.h"
 #include "adapters/torch/replay/lineages.h"
+#include "adapters/torch/thread_state.h"
 #include "cuda/profiler.h"
 
 namespace lms::torch {
+
+using cuda::Event;
 
 bool CudaMover::drop(Block& base, Bytes most) {
   auto& block = static_cast<CudaBlock&>(base);
@@ -37,11 +40,28 @@ bool CudaMover::drop(Block& base, Bytes most) {
 bool CudaMover::drop_absent(Block& base, Bytes most) {
   auto& block = static_cast<CudaBlock&>(base);
   auto storage = block.storage.lock();
-  if (!storage || !points_below(*storage, block) || !block.slot || manager_.capturing())
+  if (!storage || !points_below(*storage, block) || !block.slot || manager_.capturing()) {
     return false;
-  if (!manager_.lineages().drop(block, most)) return false;
+  }
+  // Somebody may be writing there, unheard.
+  if (any_unseen_calls()) return false;
   const cuda::ScopedRange range("drop below", block.size);
-  const OnDevice guard(device_.index());
+  const int index = device_.index();
+  const OnDevice guard(index);
+  if (!manager_.lineages().drop(block, most)) return false;
+  try {
+    // A kernel that LMS cannot see may still be at work on the copy over the bus.
+    if (block.slot_used) block.slot_used->block(block.home);
+    const auto after = [&](cudaStream_t stream) {
+      if (stream != block.home) Event::record(index, stream)->block(block.home);
+    };
+    after(c10::cuda::getCurrentCUDAStream(index).stream());
+    for (const cudaStream_t stream : block.recorded) after(stream);
+    block.slot_used = Event::record(index, block.home);
+  } catch (...) {
+    manager_.lineages().made(block);
+    throw;
+  }
   c10::DataPtr copy = storage->set_data_ptr({nullptr, &block, &delete_absent, device_});
   copy.release_context();  // the storage lives on; only its address has changed
   block.slot.release(block.last_copy());
@@ -80,7 +100,7 @@ void CudaMover::adopt(CudaBlock& block, c10::StorageImpl& made, c10::StorageImpl
     manager_.forget(lock, made, *other);
   }
   // Whoever uses them on another stream waits until they have been computed.
-  block.copied_in = cuda::Event::record(device_.index(), current);
+  block.copied_in = Event::record(device_.index(), current);
   if (memory_.arena()->owns(data)) {
     block.place = data;
     memory_.arena()->hand_over(data, block);

@@ -97,4 +97,13 @@ auto take_below(Engine& engine, Bytes bytes, Take take) {
   }
 }
 
+/// The block leaves now if it may, and there is room below; else lend() sees to it.
+inline void evict_early(EngineLock& lock, Engine& engine, Block& block) {
+  try {
+    (void)engine.evict(lock, block);
+  } catch (const TierFull&) {
+    // lend() can make room there.
+  }
+}
+
 }  // namespace lms::torch

@@ -140,7 +140,7 @@ std::vector<Cutter::Lent> Cutter::choose(Bytes whole) {
     }
   }
   // First of all, so that nothing else has to leave for what stays.
-  for (const Lent& one : chosen) (void)manager_.engine().evict(lock, *one.use.block);
+  for (const Lent& one : chosen) evict_early(lock, manager_.engine(), *one.use.block);
   return chosen;
 }
 

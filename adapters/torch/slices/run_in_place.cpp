@@ -174,7 +174,7 @@ std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
   }
   for (const Operand& one : chosen) there_ -= one.use.block->size;
   // First of all, so that nothing else has to leave for what stays.
-  for (const Operand& one : chosen) (void)engine.evict(lock, *one.use.block);
+  for (const Operand& one : chosen) evict_early(lock, engine, *one.use.block);
   return chosen;
 }
 
