@@ -200,7 +200,7 @@ def chosen_in_rows(device: str) -> list[Tensor]:
 def windows_that_overlap(device: str) -> list[Tensor]:
     """Elements that are several at once: what is added to them comes in the order of the whole.
     Whole numbers, as a GPU adds in any order; few, as threads would race for them."""
-    x = numbers(21, 640, device=device)
+    x = numbers(21, 640 * scale(device), device=device)
     x = x if device == "cpu" else x.mul_(8).round_()
     windows = x.unfold(1, 4, 2)
     windows.scatter_add_(0, torch.ones_like(windows, dtype=torch.int64), windows.clone())
