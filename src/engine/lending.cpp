@@ -39,6 +39,8 @@ bool Engine::lend(EngineLock& lock, std::span<const Use> uses) {
 
 bool Engine::send_all_below(EngineLock& lock, std::span<const Use> uses, std::vector<Use>& held) {
   for (const Use& use : uses) {
+    // Of a block that occurs twice the pin is our own: nobody would let go of it.
+    if (std::ranges::find(held, use.block, &Use::block) != held.end()) continue;
     if (!send_below(lock, *use.block)) return false;
     hold_absent(use, held);
   }
