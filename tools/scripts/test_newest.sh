@@ -8,9 +8,10 @@ unset LMS_LIBRARY PYTHONPATH
 
 install() {
   python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
-    --force-reinstall -C build-dir=build-newest -C cmake.define.LMS_TESTS=adapter -C cmake.define.LMS_STUDIES=OFF \
-    -C cmake.define.LMS_UNITY=ON \
-    -C build.tool-args="-j$(jobs)" .
+    --force-reinstall --config-settings=build-dir=build-newest --config-settings=cmake.define.LMS_TESTS=adapter \
+    --config-settings=cmake.define.LMS_STUDIES=OFF \
+    --config-settings=cmake.define.LMS_UNITY=ON \
+    --config-settings=build.tool-args="-j$(jobs)" .
 }
 doctor() {
   cd build-newest || return # away from the source tree's package
