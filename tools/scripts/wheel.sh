@@ -9,8 +9,8 @@ raw=$(mktemp -d)
 trap 'rm -rf "$raw"' EXIT
 
 LMS_LOCAL_VERSION=torch$release "$python" -m pip wheel -q --disable-pip-version-check --no-deps \
-  --no-build-isolation -w "$raw" -C build-dir="build-wheel-$release" -C cmake.define.LMS_CPU_TOO=ON \
-  -C build.tool-args="-j$(jobs)" .
+  --no-build-isolation -w "$raw" --config-settings=build-dir="build-wheel-$release" --config-settings=cmake.define.LMS_CPU_TOO=ON \
+  --config-settings=build.tool-args="-j$(jobs)" .
 # The tag says what the libraries need of a system. What torch brings stays torch's.
 "$python" -m auditwheel repair --exclude 'libtorch*.so' --exclude 'libc10*.so' --exclude 'libcudart.so.*' \
   -w "$out" "$raw"/*.whl
