@@ -1,9 +1,10 @@
-"""Runs programs of this folder on the model of CUDA, on which the host does all that it does."""
+"""Runs programs of this folder on the model of CUDA, where the host does all it does, or on a GPU."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import forked
@@ -36,4 +37,17 @@ def run_on_model(program: str, *words: str, costless: bool = True) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+def run_on_gpu(program: str) -> str:
+    """What the program printed, in a process of its own, on the GPU that there is."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(Path(__file__).with_name(program))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
