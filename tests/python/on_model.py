@@ -1,4 +1,4 @@
-"""Runs programs of this folder on the model of CUDA, where the host does all it does, or on a GPU."""
+"""Runs programs of this folder on the model of CUDA, where the host does all it does, or a GPU."""
 
 from __future__ import annotations
 
