@@ -55,5 +55,12 @@ with torch_lms.managed(**settings), torch.backends.cudnn.flags(enabled=False):
     assert torch.ops.lms.state(y) == "absent"
     assert count() == before + 1
     del x, y
+    before = count()
+    x, grid = torch.zeros(1, 1, 4096, 8192).cuda(), torch.zeros(1, 4096, 3072, 2).cuda()
+    y = torch.nn.functional.grid_sample(x, grid, align_corners=False)
+    assert torch.ops.lms.state(x) == "absent"
+    assert torch.ops.lms.state(grid) == torch.ops.lms.state(y) == "resident", "only operands"
+    assert count() == before + 1
+    del x, grid, y
     torch.cuda.synchronize()
     assert torch_lms.memory_stats("cuda")["host.bytes.current"] == 0

@@ -107,6 +107,15 @@ def dropped(device: str) -> list[Tensor]:
     return [y, x.grad, torch.rand(5, device=device)]
 
 
+def looked_up(device: str) -> list[Tensor]:
+    """Kernels that may read what lies below, and write nothing there."""
+    image = numbers(2, 1, 101, 253 * scale(device), device=device)
+    grid = numbers(2, 61, 207 * scale(device), 2, device=device, seed=1)
+    y = functional.grid_sample(image, grid, align_corners=False)
+    borders = torch.linspace(-2, 2, image.numel(), device=device)
+    return [y, torch.searchsorted(borders, image.flatten(), out_int32=True)]
+
+
 Program = Callable[[str], list[Tensor]]
 PROGRAMS: dict[str, tuple[Program, int]] = {
     # With the limit in KiB (on the CPU), which some operator of it goes beyond.
@@ -116,6 +125,7 @@ PROGRAMS: dict[str, tuple[Program, int]] = {
     "attended": (attended, 420),
     "reduced": (reduced, 420),
     "dropped": (dropped, 490),
+    "looked_up": (looked_up, 410),
 }
 EVERYTHING = {name: program for name, (program, _) in PROGRAMS.items()} | ALL
 

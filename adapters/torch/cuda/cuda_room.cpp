@@ -236,12 +236,13 @@ std::string CudaMemory::what_is_wasted() {
            "workspaces, and no CUDA graph has been captured, "
            "torch._C._cuda_clearCublasWorkspaces() and torch.cuda.empty_cache() help. ";
   }
-  // Without an arena the operator's own tensors are there as well.
+  // What the operator has made so far is among them; without an arena what it uses as well.
   const Bytes unmanaged = arena_ ? used + arena_->untracked() : 0;
   if (unmanaged * kMuch < manager_.limit()) return {};
   return format_bytes(unmanaged) +
          " of the limit are in use that LMS cannot move: tensors below min_block, or that no "
-         "operator has used yet, memory of other streams, workspaces of libraries. ";
+         "operator has used yet, what this one has made so far, memory of other streams, "
+         "workspaces of libraries. ";
 }
 
 Bytes CudaMemory::ample_limit(Bytes requested) {

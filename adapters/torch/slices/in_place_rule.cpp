@@ -89,6 +89,21 @@ constexpr std::array kAtomic = std::to_array<std::string_view>({
     "aten::max_pool3d_with_indices_backward",
 });
 
+// Not even operands: libraries of solvers may ask where memory lies, kernels of recurrent layers
+// write what they call an input, other layouts keep more than a storage, and a copy of one element
+// says in which direction it goes.
+constexpr std::array kNothingBelow = std::to_array<std::string_view>({
+    "_local_scalar", "_pin_memory", "_rnn",  "cholesky", "ctc_loss", "eig",   "geqrf",
+    "inverse",       "ldl_",        "linal", "lstsq",    "lu_",      "orgqr", "ormqr",
+    "nested",        "quant",       "spars", "svd",      "triang",
+});
+
+bool lies_on_the_device(std::string_view name) {
+  return std::ranges::any_of(kNothingBelow, [&](std::string_view part) {
+    return name.find(part) != std::string_view::npos;
+  });
+}
+
 }  // namespace
 
 InPlaceRule in_place_rule(const c10::OperatorHandle& op, const OpInfo& info) {
@@ -96,14 +111,14 @@ InPlaceRule in_place_rule(const c10::OperatorHandle& op, const OpInfo& info) {
     return InPlaceRule::kNever;
   }
   const std::string_view name = info.name;
-  if (!name.starts_with("aten::") || std::ranges::binary_search(kAtomic, name)) {
-    return InPlaceRule::kNever;
-  }
+  if (!name.starts_with("aten::")) return InPlaceRule::kNever;
+  if (std::ranges::binary_search(kAtomic, name)) return InPlaceRule::kOperands;
   if (std::ranges::binary_search(kReadOften, name)) return InPlaceRule::kReadsOften;
   const auto& tags = op.getTags();
   const bool pointwise = std::ranges::find(tags, at::Tag::pointwise) != tags.end() && !info.random;
   const bool once = pointwise || info.cut != nullptr || std::ranges::binary_search(kReadOnce, name);
-  return once ? InPlaceRule::kReadsOnce : InPlaceRule::kNever;
+  if (once) return InPlaceRule::kReadsOnce;
+  return lies_on_the_device(name) ? InPlaceRule::kNever : InPlaceRule::kOperands;
 }
 
 }  // namespace lms::torch

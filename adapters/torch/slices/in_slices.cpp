@@ -147,7 +147,7 @@ bool SlicedCall::may_be_in_place() const {
     if (value.isDevice()) return value.toDevice() == manager_.device();
     if (!value.isTensor() || !value.toTensor().defined()) return true;
     const at::Tensor& tensor = value.toTensor();
-    return tensor.layout() == c10::kStrided &&
+    return tensor.layout() == c10::kStrided && !tensor.is_nested() && !tensor.is_quantized() &&
            (tensor.device() == manager_.device() || tensor.dim() == 0);
   });
 }

@@ -51,6 +51,10 @@ InPlace::InPlace(DeviceManager& manager, CalledKernel called, const c10::Stack& 
 
 InPlace::~InPlace() { let_go(); }
 
+bool InPlace::operands_alone() const {
+  return called_.info.in_place == InPlaceRule::kOperands && !below_.like_memory();
+}
+
 bool InPlace::may_rerun() const {
   // What is cut and works in place allocates before it writes.
   return called_.info.may_rerun || called_.info.cut != nullptr;
@@ -81,7 +85,7 @@ c10::DataPtr InPlace::allocate(const DeviceManager& manager, Bytes bytes, bool r
   const ThreadState& state = thread_state();
   // What comes back, or is computed again, is wanted on the device.
   if (&manager != &manager_ || bytes < manager_.min_block() || state.arrivals > 0 ||
-      state.replay != nullptr) {
+      state.replay != nullptr || operands_alone()) {
     return {};
   }
   const auto among = [&](const std::vector<Bytes>& all) {
@@ -150,6 +154,9 @@ std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
   }
   room_ = std::max<Bytes>(room_, 0);
   if (below == What::kNothing) chosen.clear();
+  if (operands_alone()) {
+    std::erase_if(chosen, [](const Operand& operand) { return operand.use.writes; });
+  }
   if (below == What::kSome) {
     Bytes needed = there_;
     for (const Bytes bytes : results_) needed += manager_.room_of(bytes);
@@ -159,7 +166,7 @@ std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
     std::vector<Bytes> results = results_;
     std::ranges::sort(results, std::greater<>());
     for (const Bytes bytes : results) {
-      if (needed <= most || bytes < manager_.min_block()) break;
+      if (needed <= most || bytes < manager_.min_block() || operands_alone()) break;
       wanted_.push_back(bytes);
       needed -= manager_.room_of(bytes);
     }
@@ -180,7 +187,8 @@ std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
 
 bool InPlace::prepare(What below, Bytes lack) {
   std::vector<Operand> chosen = choose(below, lack);
-  if (chosen.empty() && results_.empty() && !below_.like_memory()) return false;
+  const bool results = below_.like_memory() || (!results_.empty() && !operands_alone());
+  if (chosen.empty() && !results) return false;
   ThreadState& state = thread_state();
   // What stays comes first: whoever waits for what is lent to another must have lent nothing.
   StorageUses stays = state.arguments;

@@ -70,6 +70,8 @@ class InPlace {
   void take_results(const c10::Stack& stack);
   void let_go() noexcept;
   [[nodiscard]] bool may_rerun() const;
+  /// Nothing of it may be written below.
+  [[nodiscard]] bool operands_alone() const;
 
   DeviceManager& manager_;
   Below& below_;
