@@ -164,6 +164,7 @@ TEST_F(OpRetry, RunsAgainAfterAReclaim) {
 }
 
 TEST_F(OpRetry, AKernelMayNotGoOnWithAnotherAlgorithm) {
+  managed.never_in_place();
   const auto op = find_operator("aten::_lms_test_falls_back");
   EXPECT_THROW(call(op, {x}), c10::OutOfMemoryError);
   press();
@@ -174,6 +175,7 @@ TEST_F(OpRetry, AKernelMayNotGoOnWithAnotherAlgorithm) {
 }
 
 TEST_F(OpRetry, AConvolutionGoesOnWithAnotherAlgorithmWhereTheFirstNeverFits) {
+  managed.never_in_place();
   const auto op = find_operator("aten::_lms_test_conv_falls_back");
   const std::string tripled = bytes_of(x.mul(3));
   managed.set_limit(8 * kMiB);
@@ -235,6 +237,7 @@ TEST_F(OpRetry, WithNoRoomForAnyAlgorithmTheErrorIsOfTheLastOne) {
 }
 
 TEST_F(OpRetry, WithoutAnAlgorithmThatFitsTheErrorIsOurs) {
+  managed.never_in_place();
   managed.allow_other_algorithms();
   try {
     call(find_operator("aten::_lms_test_conv_never_fits"), {x});
@@ -248,6 +251,7 @@ TEST_F(OpRetry, WithoutAnAlgorithmThatFitsTheErrorIsOurs) {
 }
 
 TEST_F(OpRetry, ASecondFailureIsTheCallers) {
+  managed.never_in_place();
   press();
   fail(2, Failure::kPyTorchs);
   EXPECT_THROW(call(find_operator("aten::_lms_test_flaky"), {x}), c10::OutOfMemoryError);

@@ -50,6 +50,11 @@ class ManagedCpu {
     settings_.other_algorithms = true;
     enable_device(settings_);
   }
+  /// Operators work on the device alone.
+  void never_in_place() {
+    settings_.slices = "parts";
+    enable_device(settings_);
+  }
   void set_limit(Bytes limit) {
     settings_.limit = limit;
     enable_device(settings_);

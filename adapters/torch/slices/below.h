@@ -77,22 +77,19 @@ class Below {
 /// again. Throws what `take` throws.
 template <typename Take>
 auto take_below(Engine& engine, Bytes bytes, Take take) {
-  try {
-    return take();
-  } catch (const TierFull&) {
-    EngineLock lock = engine.lock();
-    const std::int64_t known = engine.stats(lock).blocks.current;
-    engine.collect_dead(lock);
-    const bool freed = engine.stats(lock).blocks.current < known;
-    if (engine.drop_copies(lock, bytes) == 0 && !freed && !engine.make_room_below(lock, bytes))
-      throw;
-  }
-  for (;;) {
+  for (bool first = true;; first = false) {
     try {
       return take();
     } catch (const TierFull&) {
       EngineLock lock = engine.lock();
-      if (!engine.make_room_below(lock, bytes)) throw;
+      bool freed = false;
+      if (first) {
+        const std::int64_t known = engine.stats(lock).blocks.current;
+        engine.collect_dead(lock);
+        freed = engine.stats(lock).blocks.current < known;
+        freed = engine.drop_copies(lock, bytes) > 0 || freed;
+      }
+      if (!freed && !engine.make_room_below(lock, bytes)) throw;
     }
   }
 }
