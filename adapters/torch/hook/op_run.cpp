@@ -16,6 +16,7 @@
 #include "adapters/torch/hook/asked.h"
 #include "adapters/torch/hook/filled_first.h"
 #include "adapters/torch/hook/frame.h"
+#include "adapters/torch/hook/kept_call.h"
 #include "adapters/torch/hook/list_splitter.h"
 #include "adapters/torch/hook/pilot_scope.h"
 #include "adapters/torch/hook/retry.h"
@@ -209,12 +210,10 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
   }
   // Kernels take lists out of their arguments: whoever is to call one again needs them as they
   // were.
-  c10::Stack kept;
+  KeptCall kept;
   constexpr auto kAny = SlicedCall::Of::kAny;
   const bool may_slice = !sliced && SlicedCall::may_be(manager, info, {}, kAny);
-  if (may_slice) {
-    kept.assign(stack.end() - static_cast<std::ptrdiff_t>(info.argument_count), stack.end());
-  }
+  if (may_slice) kept.keep(std::span(stack).last(info.argument_count));
   try {
     return run_whole(state, pilot, info, kernel, op, keys, stack,
                      stack.size() - info.argument_count);
@@ -224,7 +223,8 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
     if (sliced) {
       slice_instead(state, pilot, stack, error, manager, std::move(sliced));
     } else {
-      std::ranges::copy(kept, stack.end() - static_cast<std::ptrdiff_t>(info.argument_count));
+      std::ranges::copy(kept.arguments(),
+                        stack.end() - static_cast<std::ptrdiff_t>(info.argument_count));
       slice_instead(state, pilot, stack, error, manager,
                     SlicedCall::of(manager, info, kernel, op, keys, stack, kAny));
     }

@@ -93,9 +93,21 @@ constexpr std::array kAtomic = std::to_array<std::string_view>({
 // write what they call an input, other layouts keep more than a storage, and a copy of one element
 // says in which direction it goes.
 constexpr std::array kNothingBelow = std::to_array<std::string_view>({
-    "_local_scalar", "_pin_memory", "_rnn",  "cholesky", "ctc_loss", "eig",   "geqrf",
-    "inverse",       "ldl_",        "linal", "lstsq",    "lu_",      "orgqr", "ormqr",
-    "nested",        "quant",       "spars", "svd",      "triang",
+    "::_lu_with",
+    "::geqrf",
+    "::lu_",
+    "::orgqr",
+    "::ormqr",
+    "_local_scalar",
+    "_pin_memory",
+    "_rnn",
+    "cholesky",
+    "ctc_loss",
+    "linalg_",
+    "nested",
+    "quantiz",
+    "sparse",
+    "triangular_solve",
 });
 
 bool lies_on_the_device(std::string_view name) {

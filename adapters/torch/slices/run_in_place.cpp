@@ -187,8 +187,9 @@ std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
 
 bool InPlace::prepare(What below, Bytes lack) {
   std::vector<Operand> chosen = choose(below, lack);
-  const bool results = below_.like_memory() || (!results_.empty() && !operands_alone());
-  if (chosen.empty() && !results) return false;
+  const bool of_list = called_.info.in_place != InPlaceRule::kOperands;
+  const bool makes = !results_.empty() || (below_.like_memory() && of_list);
+  if (chosen.empty() && (!makes || operands_alone())) return false;
   ThreadState& state = thread_state();
   // What stays comes first: whoever waits for what is lent to another must have lent nothing.
   StorageUses stays = state.arguments;
