@@ -62,5 +62,12 @@ with torch_lms.managed(**settings), torch.backends.cudnn.flags(enabled=False):
     assert torch.ops.lms.state(grid) == torch.ops.lms.state(y) == "resident", "only operands"
     assert count() == before + 1
     del x, grid, y
+    before = count()
+    x, y = torch.zeros(4096, 8192).cuda(), torch.zeros(4096, 6144).cuda()
+    x.index_add_(1, torch.arange(6144).cuda(), y)
+    assert torch.ops.lms.state(y) == "absent"
+    assert torch.ops.lms.state(x) == "resident", "its kernel adds to it by atomic operations"
+    assert count() == before + 1
+    del x, y
     torch.cuda.synchronize()
     assert torch_lms.memory_stats("cuda")["host.bytes.current"] == 0

@@ -210,21 +210,21 @@ std::span<const StorageUse> run_boxed(ThreadState& state, DeviceManager* manager
   }
   // Kernels take lists out of their arguments: whoever is to call one again needs them as they
   // were.
+  const std::size_t base = stack.size() - info.argument_count;
   KeptCall kept;
   constexpr auto kAny = SlicedCall::Of::kAny;
   const bool may_slice = !sliced && SlicedCall::may_be(manager, info, {}, kAny);
   if (may_slice) kept.keep(std::span(stack).last(info.argument_count));
   try {
-    return run_whole(state, pilot, info, kernel, op, keys, stack,
-                     stack.size() - info.argument_count);
+    return run_whole(state, pilot, info, kernel, op, keys, stack, base);
   } catch (c10::Error& error) {
     // What an operator in place has begun cannot be begun again: it has allocated before.
     if (!is_shortage(error) || (!sliced && !may_slice)) throw;
     if (sliced) {
       slice_instead(state, pilot, stack, error, manager, std::move(sliced));
     } else {
-      std::ranges::copy(kept.arguments(),
-                        stack.end() - static_cast<std::ptrdiff_t>(info.argument_count));
+      stack.resize(base);
+      stack.insert(stack.end(), kept.arguments().begin(), kept.arguments().end());
       slice_instead(state, pilot, stack, error, manager,
                     SlicedCall::of(manager, info, kernel, op, keys, stack, kAny));
     }

@@ -30,7 +30,7 @@ struct FusedRole {
 /// Whether an operator's kernel may work on tensors that lie below (slices/in_place_rule.cpp).
 enum class InPlaceRule : std::uint8_t {
   kNever,
-  kOperands,    ///< on those that it reads, and writes nothing there
+  kOperands,    ///< on those that it only reads; on the CPU it may write there, too
   kReadsOnce,   ///< it reads each byte about once
   kReadsOften,  ///< again and again: slow there
 };

@@ -86,7 +86,9 @@ constexpr std::array kReadOnce = std::to_array<std::string_view>({
 
 // They add to their results with atomic operations, which the host's memory is not made for.
 constexpr std::array kAtomic = std::to_array<std::string_view>({
+    "aten::index_add_",
     "aten::max_pool3d_with_indices_backward",
+    "aten::scatter_add_",
 });
 
 // Not even operands: libraries of solvers may ask where memory lies, kernels of recurrent layers
@@ -98,6 +100,7 @@ constexpr std::array kNothingBelow = std::to_array<std::string_view>({
     "::lu_",
     "::orgqr",
     "::ormqr",
+    "_cslt",
     "_local_scalar",
     "_pin_memory",
     "_rnn",
@@ -130,7 +133,9 @@ InPlaceRule in_place_rule(const c10::OperatorHandle& op, const OpInfo& info) {
   const bool pointwise = std::ranges::find(tags, at::Tag::pointwise) != tags.end() && !info.random;
   const bool once = pointwise || info.cut != nullptr || std::ranges::binary_search(kReadOnce, name);
   if (once) return InPlaceRule::kReadsOnce;
-  return lies_on_the_device(name) ? InPlaceRule::kNever : InPlaceRule::kOperands;
+  // Of what a factory is given it reads no byte.
+  return !info.completes_results || lies_on_the_device(name) ? InPlaceRule::kNever
+                                                             : InPlaceRule::kOperands;
 }
 
 }  // namespace lms::torch

@@ -158,8 +158,10 @@ bool SlicedCall::must_be_in_place() const {
     return false;
   }
   Bytes needed = 0;
-  for (const Bytes bytes : foreseen_results(manager_, op_, arguments_)) {
-    needed += manager_.room_of(bytes);
+  if (info_.makes_once) {
+    for (const Bytes bytes : foreseen_results(manager_, op_, arguments_)) {
+      needed += manager_.room_of(bytes);
+    }
   }
   StorageUses storages;
   for (const c10::IValue& value : arguments_) {
@@ -167,7 +169,7 @@ bool SlicedCall::must_be_in_place() const {
   }
   EngineLock lock = manager_.engine().lock();
   needed += Pins::bytes_to_come(lock, manager_, storages);
-  return manager_.engine().immovable(lock) + needed > manager_.limit();
+  return needed > 0 && manager_.engine().immovable(lock) + needed > manager_.limit();
 }
 
 void SlicedCall::take(c10::Stack& stack, std::span<const c10::IValue> results) const {
@@ -247,8 +249,8 @@ bool SlicedCall::run_in_place(c10::Stack& stack) {
     if (way.any_algorithm) return manager_.may_change_algorithm(info_, arguments_);
     // With cudnn.benchmark every algorithm would be timed, with a workspace over the link.
     return way.below != What::kWorkspace ||
-           (info_.has_algorithms && !manager_.below()->like_memory() &&
-            !at::globalContext().benchmarkCuDNN());
+           (info_.has_algorithms && info_.in_place != InPlaceRule::kOperands &&
+            !manager_.below()->like_memory() && !at::globalContext().benchmarkCuDNN());
   };
   if (!may(*way)) way = kWays.begin() + 1;
   const Bytes lack = std::max(lack_, manager_.slice_memory().lack_of(number_));

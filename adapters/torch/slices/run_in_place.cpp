@@ -189,7 +189,9 @@ bool InPlace::prepare(What below, Bytes lack) {
   std::vector<Operand> chosen = choose(below, lack);
   const bool of_list = called_.info.in_place != InPlaceRule::kOperands;
   const bool makes = !results_.empty() || (below_.like_memory() && of_list);
-  if (chosen.empty() && (!makes || operands_alone())) return false;
+  // Otherwise it may fit this time as a whole, or by another algorithm.
+  const bool all = below == What::kAll || below == What::kWorkspace;
+  if (all && chosen.empty() && (!makes || operands_alone())) return false;
   ThreadState& state = thread_state();
   // What stays comes first: whoever waits for what is lent to another must have lent nothing.
   StorageUses stays = state.arguments;
