@@ -119,7 +119,6 @@ struct ThreadState {
   StorageUses arguments;
   bool kernel_runs = false;                   ///< its own, with its arguments there
   StorageUses made;                           ///< those of its results
-  c10::Stack arguments_kept;                  ///< to run it again; empty between two operators
   Pins operator_pins;                         ///< held until the outermost operator ends
   PinHolder holder;                           ///< of operator_pins, as other threads see it
   std::vector<AccessScope> access_scopes;     ///< innermost last

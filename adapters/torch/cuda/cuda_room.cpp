@@ -241,7 +241,7 @@ std::string CudaMemory::what_is_wasted() {
   if (unmanaged * kMuch < manager_.limit()) return {};
   return format_bytes(unmanaged) +
          " of the limit are in use that LMS cannot move: tensors below min_block, or that no "
-         "operator has used yet, what this one has made so far, memory of other streams, "
+         "operator has used yet, what one that runs has made so far, memory of other streams, "
          "workspaces of libraries. ";
 }
 

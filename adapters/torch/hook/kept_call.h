@@ -3,34 +3,47 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <array>
+#include <cstddef>
 #include <span>
-#include <utility>
 
 namespace lms::torch {
 
-/// A call's arguments, kept in memory that the thread's next call takes over: steady steps take
-/// nothing from the heap.
+/// Keeps an operator's arguments, with which it can be run again, in memory that the thread uses
+/// for one call after the other: steady steps take nothing from the heap. Of one scope.
 class KeptCall {
  public:
-  KeptCall() : arguments_(std::move(spare())) { arguments_.clear(); }
+  KeptCall() : level_(spares().depth++) {}
+  explicit KeptCall(std::span<const c10::IValue> arguments) : KeptCall() { keep(arguments); }
   ~KeptCall() {
-    arguments_.clear();
-    spare() = std::move(arguments_);
+    stack().clear();
+    --spares().depth;
   }
   KeptCall(const KeptCall&) = delete;
   KeptCall& operator=(const KeptCall&) = delete;
 
   void keep(std::span<const c10::IValue> arguments) {
-    arguments_.assign(arguments.begin(), arguments.end());
+    stack().assign(arguments.begin(), arguments.end());
   }
-  [[nodiscard]] const c10::Stack& arguments() const { return arguments_; }
+  [[nodiscard]] const c10::Stack& arguments() { return stack(); }
 
  private:
-  static c10::Stack& spare() {
-    static thread_local c10::Stack stack;
-    return stack;
+  /// One for each call that is within another.
+  struct Spares {
+    std::array<c10::Stack, 4> stacks;
+    std::size_t depth = 0;
+  };
+  static Spares& spares() {
+    static thread_local Spares all;
+    return all;
   }
-  c10::Stack arguments_;
+  c10::Stack& stack() {
+    Spares& all = spares();
+    return level_ < all.stacks.size() ? all.stacks[level_] : own_;
+  }
+
+  std::size_t level_;
+  c10::Stack own_;  ///< deeper than that
 };
 
 }  // namespace lms::torch

@@ -5,6 +5,7 @@
 
 #include "adapters/torch/errors.h"
 #include "adapters/torch/hook/arguments.h"
+#include "adapters/torch/hook/kept_call.h"
 #include "adapters/torch/operators/results.h"
 #include "adapters/torch/replay/replay.h"
 #include "adapters/torch/slices/in_slices.h"
@@ -32,20 +33,6 @@ bool says_out_of_memory(const c10::Error& error) {
          what.find("ALLOC_FAILED") != std::string::npos;
 }
 
-/// Keeps an operator's arguments, with which it can be run again.
-class Kept {
- public:
-  Kept(ThreadState& state, std::span<const c10::IValue> arguments) : kept_(state.arguments_kept) {
-    kept_.assign(arguments.begin(), arguments.end());
-  }
-  ~Kept() { kept_.clear(); }
-  Kept(const Kept&) = delete;
-  Kept& operator=(const Kept&) = delete;
-
- private:
-  c10::Stack& kept_;
-};
-
 /// Calls the kernel. Where it runs out of memory: the manager that must help, and everything as it
 /// was before; else null.
 DeviceManager* call_unless_short(ThreadState& state, const OpInfo& info,
@@ -53,8 +40,8 @@ DeviceManager* call_unless_short(ThreadState& state, const OpInfo& info,
                                  const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                  c10::Stack& stack) {
   const std::size_t base = stack.size() - info.argument_count;
-  const Kept kept(state, {stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end()});
-  const c10::Stack& arguments = state.arguments_kept;
+  KeptCall kept(std::span(stack).last(info.argument_count));
+  const c10::Stack& arguments = kept.arguments();
   try {
     const Kernel running(state, info);
     kernel.callBoxed(op, keys, &stack);
@@ -120,12 +107,11 @@ void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const 
 template <typename Run>
 void run_naming_need(ThreadState& state, const OpInfo& info, const c10::OperatorHandle& op,
                      const c10::Stack& stack, Run&& run) {
-  const std::size_t base = stack.size() - info.argument_count;
-  const Kept kept(state, {stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end()});
+  KeptCall kept(std::span(stack).last(info.argument_count));
   try {
     run();
   } catch (const Shortage& shortage) {
-    name_whole_need(state, info, op, state.arguments_kept, shortage);
+    name_whole_need(state, info, op, kept.arguments(), shortage);
     throw;
   }
 }

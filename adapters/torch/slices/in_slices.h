@@ -36,10 +36,10 @@ class SlicedCall {
   /// Large calls, of which there are few; or any, of which one has found no room: results can be
   /// larger than all that they are made from.
   enum class Of : std::uint8_t { kLarge, kAny };
-  /// False for all calls but those of operators with a rule: of() makes nothing of them.
+  /// False for calls of operators with no rule, and for small ones: of() makes nothing of them.
   static bool may_be(DeviceManager* manager, const OpInfo& info,
                      std::span<const StorageUse> storages, Of which = Of::kLarge);
-  /// Nothing, at little cost, for all others.
+  /// Nothing for calls of which may_be() is false.
   static std::optional<SlicedCall> of(DeviceManager* manager, const OpInfo& info,
                                       const c10::SafeKernelFunction& kernel,
                                       const c10::OperatorHandle& op, c10::DispatchKeySet keys,

@@ -163,10 +163,10 @@ std::vector<InPlace::Operand> InPlace::choose(What below, Bytes lack) {
     if (lack > 0) needed = std::max(needed, room_ + lack);
     const Bytes most = room_ - room_ / kLeavesBeside;
     // Results suffer least: each byte goes over the link once, as it would if it left.
-    std::vector<Bytes> results = results_;
+    std::vector<Bytes> results = operands_alone() ? std::vector<Bytes>() : results_;
     std::ranges::sort(results, std::greater<>());
     for (const Bytes bytes : results) {
-      if (needed <= most || bytes < manager_.min_block() || operands_alone()) break;
+      if (needed <= most || bytes < manager_.min_block()) break;
       wanted_.push_back(bytes);
       needed -= manager_.room_of(bytes);
     }
