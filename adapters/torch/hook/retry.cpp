@@ -40,7 +40,7 @@ DeviceManager* call_unless_short(ThreadState& state, const OpInfo& info,
                                  const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                  c10::Stack& stack) {
   const std::size_t base = stack.size() - info.argument_count;
-  KeptCall kept(std::span(stack).last(info.argument_count));
+  KeptCall kept{std::span(stack).last(info.argument_count)};
   const c10::Stack& arguments = kept.arguments();
   try {
     const Kernel running(state, info);
@@ -107,7 +107,7 @@ void call_with_less_workspace(ThreadState& state, DeviceManager& manager, const 
 template <typename Run>
 void run_naming_need(ThreadState& state, const OpInfo& info, const c10::OperatorHandle& op,
                      const c10::Stack& stack, Run&& run) {
-  KeptCall kept(std::span(stack).last(info.argument_count));
+  KeptCall kept{std::span(stack).last(info.argument_count)};
   try {
     run();
   } catch (const Shortage& shortage) {
